@@ -1,0 +1,1 @@
+"""Example configurations that ship with the package."""

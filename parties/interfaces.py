@@ -1,0 +1,106 @@
+"""The interfaces that the loop knows: policy, platform, and what a platform is made of.
+
+A *platform* is the set of monitors, actuators and a clock that the loop is given. The loop does not know which one it has. To add
+a policy: one file in ``parties/policies``. A resource: one file in ``actuators`` that offers an ``Actuator``. A source of latency:
+one file in ``monitors`` that feeds the histogram socket.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from parties.knob import KnobWrite
+from parties.model import (
+    Decision,
+    Holder,
+    Move,
+    Node,
+    Observation,
+    Partition,
+    Pool,
+    PoolKey,
+    Resource,
+    Service,
+    Usage,
+)
+from parties.placement import Placement
+
+
+class Policy(Protocol):
+    """What decides. It opens nothing, reads no clock, and draws only from the random generator that it was given."""
+
+    name: str
+    best_effort_idle_class: bool
+    """Whether best-effort jobs run in the idle scheduling class where cores are divided."""
+
+    def initial(self) -> Partition | None:
+        """The partition of a fresh start, or None for a policy that partitions nothing."""
+
+    def decide(self, observation: Observation) -> Decision:
+        """The moves of this interval and why."""
+
+
+class PolicyFactory(Protocol):
+    """Makes a policy for a node and its services."""
+
+    def __call__(
+        self, node: Node, services: Sequence[Service], *, best_effort: bool, settings: Mapping[str, object], rng: random.Random
+    ) -> Policy:
+        """Raise ValueError, naming the setting, for settings it does not know or cannot take."""
+
+
+class Platform(Protocol):
+    """A machine that can be observed and changed: the host's kernel, or a model of a node."""
+
+    node: Node
+
+    def now_ns(self) -> int:
+        """The platform's monotonic clock."""
+
+    def wait_until(self, deadline_ns: int) -> bool:
+        """Take in what arrives until the deadline; False if asked to stop."""
+
+    def start(self, partition: Partition | None, *, best_effort_idle_class: bool) -> None:
+        """Put a fresh start's partition in force; None manages nothing."""
+
+    def observe(self, tick: int) -> Observation:
+        """The interval that ends now."""
+
+    def apply(self, moves: Sequence[Move]) -> None:
+        """Place and enforce; the outcomes appear in the next observations."""
+
+    def close(self) -> None:
+        """Put back everything, by the exit policy."""
+
+
+class Actuator(Protocol):
+    """The only writer of one resource."""
+
+    resource: Resource
+
+    def pools(self) -> tuple[Pool, ...]:
+        """What of the resource this machine offers; unmanaged pools carry the reason."""
+
+    def writes(self, placement: Placement, before: Placement | None) -> Sequence[KnobWrite]:
+        """The knob writes that bring ``placement`` about, unordered; ``before`` is what is in force, None at the start."""
+
+    def read_back(self) -> Mapping[PoolKey, Mapping[Holder, int]]:
+        """What each holder really has, as the kernel says; holders that vanished are left out."""
+
+    def close(self) -> None:
+        """Give up descriptors. Writes nothing."""
+
+
+class UsageMonitor(Protocol):
+    """Reads what holders use."""
+
+    def sample(self, now_ns: int) -> Mapping[Holder, Usage]:
+        """Use since the last call, per service and for the best-effort pool together; the first call gives memory only."""
+
+    def populated(self) -> Mapping[Holder, bool]:
+        """Whether a holder has any process."""
+
+    def close(self) -> None:
+        """Give up descriptors."""

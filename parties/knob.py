@@ -1,0 +1,67 @@
+"""A knob: one value of the kernel that can be read, written, compared and put back.
+
+Reading and writing are declared together, so that saving, verifying and rolling back come free (invariants 3 and 6). What can be
+created, such as a traffic class, is a knob too: its value is None where it does not exist, and restoring None removes it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from parties.model import Holder
+
+
+class KnobError(OSError):
+    """A knob could not be read or written. ``errno`` is the kernel's; the message names the knob, the value and the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRef:
+    """What the journal keeps to find a knob again in another process: its kind and its address."""
+
+    kind: str
+    address: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ":".join((self.kind, *self.address))
+
+
+class Knob(Protocol):
+    """One value of the kernel. Every method raises KnobError; a vanished one has errno ENOENT, ENODEV or ESRCH."""
+
+    @property
+    def ref(self) -> KnobRef:
+        """What the journal keeps of it."""
+
+    def read(self) -> str | None:
+        """The value in force, in the form that ``write`` takes; None where it is unset or does not exist."""
+
+    def write(self, value: str) -> None:
+        """Set it, creating what has to exist for it."""
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Whether what was found is what was wanted, as the kernel rounds and normalises."""
+
+    def restore(self, old: str | None) -> None:
+        """Bring back what ``read`` gave before the first write, None meaning unset."""
+
+
+class Effect(enum.IntEnum):
+    """What a write does to its holder; a plan is carried out in this order (take before give)."""
+
+    TAKE = 0
+    NEUTRAL = 1
+    GIVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KnobWrite:
+    """One write of a plan. A slow one (memory under reclaim) is done by a helper process, off the tick."""
+
+    knob: Knob
+    value: str
+    holder: Holder
+    effect: Effect
+    slow: bool = False

@@ -1,0 +1,1 @@
+"""What decides: one policy a file. A policy is a plain object without files, sockets or clocks."""

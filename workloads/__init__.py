@@ -1,0 +1,1 @@
+"""Real services, load, best-effort jobs and the experiments made of them."""
