@@ -1,0 +1,160 @@
+"""Dataclasses to JSON values and back, for records, settings and messages between our processes.
+
+Dataclasses become objects with their field names, enums their values, tuples arrays, a ``PoolKey`` the text ``"cores@0"``. Field
+order is declaration order, so that equal values give equal bytes (invariant 8).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from parties.model import PoolKey, Resource
+
+T = TypeVar("T")
+
+
+class CodecError(ValueError):
+    """The data does not have the shape that its type asks for; the message says where and what was expected."""
+
+
+def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+    """The value as plain dicts, lists, strings, numbers, booleans and None."""
+    kind = type(value)
+    if value is None or kind in (int, str, float, bool):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, PoolKey):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {_key(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    return {name: to_json(getattr(value, name)) for name in _field_names(kind)}
+
+
+def from_json(kind: type[T], data: object) -> T:
+    """The inverse of ``to_json`` for a dataclass type. Raises CodecError."""
+    return typing.cast("T", _decoder(typing.cast("Any", kind))(data, kind.__name__))
+
+
+def pool_key(text: str) -> PoolKey:
+    """The inverse of ``str(PoolKey)``. Raises ValueError."""
+    name, _, domain = text.partition("@")
+    return PoolKey(Resource(name), int(domain) if domain else None)
+
+
+def _key(key: object) -> str:
+    return str(key.value) if isinstance(key, enum.Enum) else str(key)
+
+
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}  # asked for at every tick
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    names = _FIELD_NAMES.get(kind)
+    if names is None:
+        if not dataclasses.is_dataclass(kind):
+            raise TypeError(f"cannot encode {kind.__name__}")
+        names = _FIELD_NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return names
+
+
+Decoder = Callable[[object, str], object]
+
+
+@functools.cache
+def _decoder(kind: Any) -> Decoder:  # noqa: ANN401 - a type expression, not only a class
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _optional(kind)
+    if origin is tuple:
+        return _sequence(_decoder(typing.get_args(kind)[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        key_kind, item_kind = typing.get_args(kind)
+        return _mapping(_decoder(key_kind), _decoder(item_kind))
+    return _scalar(typing.cast("type", kind))
+
+
+def _scalar(kind: type) -> Decoder:
+    if kind is PoolKey:
+        return _converted(pool_key)
+    if issubclass(kind, enum.Enum):
+        return _converted(kind)
+    return _dataclass(kind) if dataclasses.is_dataclass(kind) else _plain(kind)
+
+
+def _optional(kind: Any) -> Decoder:  # noqa: ANN401 - a type expression
+    (inner,) = (option for option in typing.get_args(kind) if option is not type(None))
+    decode = _decoder(inner)
+    return lambda data, where: None if data is None else decode(data, where)
+
+
+def _sequence(decode: Decoder) -> Decoder:
+    def decoded(data: object, where: str) -> object:
+        if not isinstance(data, list):
+            raise CodecError(f"{where}: expected an array, found {type(data).__name__}")
+        return tuple(decode(item, f"{where}[{index}]") for index, item in enumerate(data))
+
+    return decoded
+
+
+def _mapping(decode_key: Decoder, decode: Decoder) -> Decoder:
+    def decoded(data: object, where: str) -> object:
+        if not isinstance(data, dict):
+            raise CodecError(f"{where}: expected an object, found {type(data).__name__}")
+        return {decode_key(key, where): decode(item, f"{where}.{key}") for key, item in data.items()}
+
+    return decoded
+
+
+def _converted(convert: Callable[[str], object]) -> Decoder:
+    def decoded(data: object, where: str) -> object:
+        if not isinstance(data, str):
+            raise CodecError(f"{where}: expected a string, found {type(data).__name__}")
+        try:
+            return convert(data)
+        except ValueError as error:
+            raise CodecError(f"{where}: {error}") from error
+
+    return decoded
+
+
+def _dataclass(kind: type) -> Decoder:
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
+    required = {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+
+    def decoded(data: object, where: str) -> object:
+        if not isinstance(data, dict):
+            raise CodecError(f"{where}: expected an object, found {type(data).__name__}")
+        if unknown := sorted(data.keys() - fields.keys()):
+            raise CodecError(f"{where}: unknown field {unknown[0]!r}")
+        if missing := sorted(required - data.keys()):
+            raise CodecError(f"{where}: field {missing[0]!r} is missing")
+        return kind(**{name: fields[name](item, f"{where}.{name}") for name, item in data.items()})
+
+    return decoded
+
+
+def _plain(kind: type) -> Decoder:
+    def decoded(data: object, where: str) -> object:
+        if kind is object:
+            return data
+        if kind is float and type(data) is int:
+            return float(data)
+        if type(data) is not kind:
+            raise CodecError(f"{where}: expected {kind.__name__}, found {type(data).__name__}")
+        return data
+
+    return decoded

@@ -1,0 +1,89 @@
+"""Services that come and go while the daemon runs.
+
+A vanished process is normal: the service becomes *absent*, and after a grace time what it holds above its floor goes back to the
+best-effort pool, or to idle. When it returns it takes idle first, then from the best-effort pool, up to what it had; the rest it
+has to win through the policy. Never a global reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parties.model import (
+    BEST_EFFORT,
+    IDLE,
+    Decision,
+    Holder,
+    Move,
+    Node,
+    Observation,
+    PoolKey,
+    Reason,
+    Service,
+    ServiceState,
+)
+
+
+@dataclass(slots=True)
+class _Absence:
+    since_ns: int
+    released: dict[PoolKey, int] = field(default_factory=dict)
+
+
+class Membership:
+    """Decides on services that became absent or returned; None while there is nothing to do."""
+
+    def __init__(self, node: Node, services: Sequence[Service], *, grace_ns: int) -> None:
+        self._node = node
+        self._services = {service.name: service for service in services}
+        self._grace_ns = grace_ns
+        self._absent: dict[str, _Absence] = {}
+
+    def decide(self, observation: Observation) -> Decision | None:
+        """The release or the admission that is due, at most one service's per interval."""
+        for name, service in self._services.items():
+            seen = observation.services.get(name)
+            if seen is None:
+                continue
+            if seen.latency.state is ServiceState.ABSENT:
+                moves = self._release(service, observation)
+                reason = Reason.ABSENT_RELEASED
+            else:
+                moves = self._admit(service, observation)
+                reason = Reason.RETURNED_ADMITTED
+            if moves:
+                return Decision(moves, reason, name)
+        return None
+
+    def _release(self, service: Service, observation: Observation) -> tuple[Move, ...]:
+        absence = self._absent.setdefault(service.name, _Absence(observation.now_ns))
+        if observation.now_ns - absence.since_ns < self._grace_ns:
+            return ()
+        taker = BEST_EFFORT if observation.best_effort_present else IDLE
+        moves = []
+        for pool in self._node.managed_pools():
+            if not pool.key.resource.shared_pool or self._node.key(pool.key.resource, service.home) != pool.key:
+                continue
+            spare = observation.partition.amount(pool.key, service.name) - service.floor(pool)
+            if spare > 0:
+                absence.released.setdefault(pool.key, spare)  # a refused release comes by again
+                moves.append(Move(observation.tick, pool.key, service.name, taker, spare, Reason.ABSENT_RELEASED))
+        return tuple(moves)
+
+    def _admit(self, service: Service, observation: Observation) -> tuple[Move, ...]:
+        absence = self._absent.pop(service.name, None)
+        if absence is None:
+            return ()
+        moves = []
+        for key, wanted in absence.released.items():
+            for giver in (IDLE, BEST_EFFORT):
+                amount = self._available(key, giver, wanted, observation)
+                if amount > 0:
+                    moves.append(Move(observation.tick, key, giver, service.name, amount, Reason.RETURNED_ADMITTED))
+                    wanted -= amount  # noqa: PLW2901 - what is left to find
+        return tuple(moves)
+
+    def _available(self, key: PoolKey, giver: Holder, wanted: int, observation: Observation) -> int:
+        step = self._node.pools[key].step
+        return min(wanted, observation.partition.amount(key, giver)) // step * step
