@@ -1,0 +1,70 @@
+# The two commands: `make demo` and `make test`. Both do all set-up themselves; `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CARGO_JOBS ?= 2
+LOADGEN := workloads/loadgen/target/release/parties-loadgen
+LOADGEN_SOURCES := $(shell find workloads/loadgen -path '*/target' -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
+PYTHON_TREES := parties monitors actuators workloads configs tests
+ROOT := $(filter 0,$(shell id -u))
+TESTS ?= tests
+
+.PHONY: help setup packages test test-fast lint format bench demo clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+
+setup: packages $(VENV)/.installed $(LOADGEN) ## Debian packages (as root), .venv with the command, the load generator
+
+packages:
+	@workloads/install-packages.sh
+
+$(VENV)/.installed: setup.cfg pyproject.toml workloads/install-packages.sh | packages
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "parties needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V 2>&1). Set PYTHON=..." >&2; exit 2; }
+	@echo "setup: making $(VENV) with parties and what it needs from PyPI"
+	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[harness,dev]'
+	@touch $@
+
+$(LOADGEN): $(LOADGEN_SOURCES)
+	@command -v cargo >/dev/null || { echo "setup: the load generator needs Rust (cargo); install it and run again" >&2; exit 2; }
+	@echo "setup: building the load generator (Rust)"
+	@cargo build --quiet --release --locked --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml
+	@touch $@
+
+test: setup ## every test that this machine can run; kernel tests need root
+	@[[ -n "$(ROOT)" ]] || echo "test: not root, so the kernel tests are left out (they make control groups and network namespaces)"
+	cargo test --quiet --locked --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml
+	$(BIN)/pytest $(TESTS)
+
+test-fast: $(VENV)/.installed ## the tests that need neither root nor the load generator; under a minute
+	$(BIN)/pytest -n 2 -m 'not kernel and not slow' tests/parties tests/monitors tests/actuators tests/workloads
+
+lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
+	$(BIN)/ruff check --output-format concise .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cargo fmt --check --manifest-path workloads/loadgen/Cargo.toml
+	cargo clippy --quiet --locked --all-targets --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml -- -D warnings
+	shellcheck .ci/run workloads/install-packages.sh
+
+format: $(VENV)/.installed ## put the sources into the house's form
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	cargo fmt --manifest-path workloads/loadgen/Cargo.toml
+
+bench: setup ## what the controller and the load generator cost, measured here and now; results/bench-*.json
+	@mkdir -p results
+	$(BIN)/python -m workloads.bench_control --json results/bench-control.json
+	$(BIN)/python workloads/loadgen/bench/bench.py --json results/bench-loadgen.json
+
+demo: setup ## two services and a best-effort job on this machine under four managers; results/demo.{json,png}
+	$(BIN)/parties demo $(DEMO)
+
+clean: ## what make made, but for results/
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis workloads/loadgen/target
