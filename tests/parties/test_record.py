@@ -1,0 +1,164 @@
+"""Records and the codec under them: what is written comes back equal, and a bad file is named with its place."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parties.codec import CodecError, from_json, to_json
+from parties.model import (
+    BEST_EFFORT,
+    Core,
+    Decision,
+    Domain,
+    LatencyView,
+    Move,
+    MoveOutcome,
+    MoveStatus,
+    Node,
+    Observation,
+    Partition,
+    Pool,
+    PoolKey,
+    QosTarget,
+    Reason,
+    Resource,
+    Service,
+    ServiceObservation,
+    ServiceState,
+    Usage,
+)
+from parties.record import RecordError, RecordWriter, Timing, read_record
+from parties.settings import ControlSettings, ServiceSettings
+
+CORES = PoolKey(Resource.CORES, 0)
+DISK = PoolKey(Resource.DISK)
+NODE = Node(
+    "two", (Domain(0, (Core(1, (1, 3)),)),), {CORES: Pool(CORES, 1000, 50, 100), DISK: Pool(DISK, managed=False, reason="no")}
+)
+SETTINGS = ControlSettings(services=(ServiceSettings("web", ("/web",), 10_000_000),))
+SERVICES = (Service("web", QosTarget(10_000_000), minimum={Resource.CORES: 200}),)
+
+moves = st.builds(
+    Move,
+    st.integers(0, 9),
+    st.sampled_from([CORES, DISK]),
+    st.none() | st.just("web"),
+    st.just(BEST_EFFORT),
+    st.integers(1, 99),
+    st.sampled_from(Reason),
+)
+counts = st.integers(0, 10**12)
+views = st.builds(LatencyView, st.sampled_from(ServiceState), st.none() | counts, fresh=st.booleans(), load_rps=st.floats(0, 1e6))
+usages = st.builds(Usage, st.none() | counts, st.none() | counts)
+observations = st.builds(
+    Observation,
+    counts,
+    st.integers(0, 10**6),
+    st.dictionaries(st.sampled_from(["web", "db"]), st.builds(ServiceObservation, views, usages)),
+    st.builds(
+        Partition, st.dictionaries(st.sampled_from([CORES, DISK]), st.dictionaries(st.sampled_from(["web", BEST_EFFORT]), counts))
+    ),
+    st.lists(st.builds(MoveOutcome, moves, st.sampled_from(MoveStatus)), max_size=3).map(tuple),
+)
+decisions = st.builds(Decision, st.lists(moves, max_size=3).map(tuple), st.sampled_from(Reason), st.none() | st.just("web"))
+
+
+def written(path: Path, ticks: list[tuple[Observation, Decision]]) -> RecordWriter:
+    writer = RecordWriter(path)
+    writer.header(platform="test", started_unix_ns=1, node=NODE, settings=SETTINGS, services=SERVICES)
+    for observation, decision in ticks:
+        writer.tick(observation, decision, Timing(1, 2, 3))
+    writer.event(5, "warning", "something")
+    writer.report({"ticks": len(ticks)})
+    return writer
+
+
+@given(observation=observations, decision=decisions)
+def test_observation_and_decision_survive_json(observation: Observation, decision: Decision) -> None:
+    """What a record holds of an interval is the policy's whole input and output, exactly."""
+    assert from_json(Observation, json.loads(json.dumps(to_json(observation)))) == observation
+    assert from_json(Decision, json.loads(json.dumps(to_json(decision)))) == decision
+
+
+def test_a_record_reads_back_whole(tmp_path: Path) -> None:
+    """Header and ticks come back equal, events and the report do not disturb."""
+    observation = Observation(7, 3, {"web": ServiceObservation(LatencyView(ServiceState.OK, 5))}, Partition({CORES: {"web": 50}}))
+    decision = Decision(
+        (Move(3, CORES, BEST_EFFORT, "web", 50, Reason.UPSIZE_FROM_BEST_EFFORT),), Reason.UPSIZE_FROM_BEST_EFFORT, "web"
+    )
+    written(tmp_path / "r.jsonl", [(observation, decision)]).close()
+    header, ticks = read_record(tmp_path / "r.jsonl")
+    assert (header.node, header.services, header.settings) == (NODE, SERVICES, SETTINGS)
+    assert [(tick.observation, tick.decision) for tick in ticks] == [(observation, decision)]
+
+
+def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
+    """A second run into the same file is refused."""
+    written(tmp_path / "r.jsonl", []).close()
+    with pytest.raises(RecordError, match="exists already"):
+        RecordWriter(tmp_path / "r.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a record"),
+        (b"hello\n", r":1: not a line of a record"),
+        (b'{"tick": {}}\n', "first line is no header"),
+        (b'{"header": {"version": 99}}\n', "record version 99, this program reads 1"),
+        (b'{"header": {"version": 1}}\n', "field 'best_effort' is missing"),
+    ],
+)
+def test_a_foreign_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    """A file that is no record, or of another version, ends in one message that says where."""
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=message):
+        read_record(path)
+
+
+def test_a_truncated_record_gives_what_is_whole_and_then_says_where_it_ends(tmp_path: Path) -> None:
+    """The good intervals before the cut are not lost."""
+    path = tmp_path / "r.jsonl"
+    tick = (Observation(7, 3, {}, Partition({})), Decision((), Reason.HOLD_TARGETS_MET))
+    written(path, [tick, tick]).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:-5])
+    _, ticks = read_record(path)
+    assert next(ticks).observation.tick == 3
+    with pytest.raises(RecordError, match=r":3: the record is cut short"):
+        next(ticks)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_stops_the_record_and_not_the_run(tmp_path: Path) -> None:
+    """After ENOSPC the writer says so once and takes further lines without error."""
+    writer = RecordWriter(tmp_path / "r.jsonl")
+    os.dup2(os.open("/dev/full", os.O_WRONLY), writer._fd)
+    writer.event(1, "info", "a")
+    writer.event(2, "info", "b")
+    assert writer.failure is not None
+    assert "No space left" in writer.failure
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"services": 1}, "ControlSettings.services: expected an array"),
+        ({"services": [{"name": "a", "cgroups": ["/x"]}]}, r"services\[0\]: field 'target_ns' is missing"),
+        ({"services": [], "polcy": "x"}, "unknown field 'polcy'"),
+        ({"services": [], "interval_ns": "1"}, "interval_ns: expected int, found str"),
+        ({"services": [], "node": {"cores": {"division": "some"}}}, "division"),
+    ],
+)
+def test_the_codec_says_where_data_is_wrong(data: object, message: str) -> None:
+    """A wrong shape is named by its path."""
+    with pytest.raises(CodecError, match=message):
+        from_json(ControlSettings, data)
