@@ -26,6 +26,7 @@ from parties.model import (
     Usage,
 )
 from parties.placement import Placement
+from parties.settings import PartiesSettings
 
 
 class Policy(Protocol):
@@ -46,9 +47,9 @@ class PolicyFactory(Protocol):
     """Makes a policy for a node and its services."""
 
     def __call__(
-        self, node: Node, services: Sequence[Service], *, best_effort: bool, settings: Mapping[str, object], rng: random.Random
+        self, node: Node, services: Sequence[Service], *, best_effort: bool, settings: PartiesSettings, rng: random.Random
     ) -> Policy:
-        """Raise ValueError, naming the setting, for settings it does not know or cannot take."""
+        """Raise ValueError, naming the setting, for settings that contradict each other or the node."""
 
 
 class Platform(Protocol):

@@ -225,6 +225,7 @@ class Reason(enum.StrEnum):
     HOLD_DOWNSIZE_BLOCKED = "hold-downsize-blocked"
     HOLD_NOTHING_TO_TAKE = "hold-nothing-to-take"  # relaxed, and already at the floor of everything
     HOLD_NOT_MANAGED = "hold-not-managed"  # the policy partitions nothing
+    HOLD_FIXED = "hold-fixed"  # the policy never changes its partition
     MIGRATE_NO_ALLOCATION = "migrate-no-allocation"
 
 
