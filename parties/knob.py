@@ -7,10 +7,15 @@ created, such as a traffic class, is a knob too: its value is None where it does
 from __future__ import annotations
 
 import enum
+import errno
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from parties.model import Holder
+
+VANISHED = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
+"""What a knob's error carries when its group, device or process is gone: normal, and nothing to put back."""
 
 
 class KnobError(OSError):
@@ -46,6 +51,10 @@ class Knob(Protocol):
 
     def restore(self, old: str | None) -> None:
         """Bring back what ``read`` gave before the first write, None meaning unset."""
+
+
+KnobKinds = Mapping[str, Callable[[tuple[str, ...]], Knob]]
+"""How a knob is found again from its ``KnobRef``: a constructor per kind, called with the address."""
 
 
 class Effect(enum.IntEnum):

@@ -1,0 +1,308 @@
+"""The write-ahead journal: what every knob was before it was first written (invariant 3).
+
+One append-only file in the state directory, one JSON record per line::
+
+    {"body":{"boot_id":"...","n":0,"pid":1,"record":"header","started_unix_ns":1,"version":1},"crc32":"..."}
+    {"body":{"address":["..."],"kind":"...","n":1,"old":"50000","record":"entry"},"crc32":"..."}
+
+``n`` counts the lines, so that a lost one is noticed. Entries are on disk (fsync) before their knobs are written, so a last line
+that was cut short belongs to a knob that never was. A later entry of a knob supersedes an earlier one: its group was made anew.
+Values of the kernel do not outlive a boot, so the header says which boot they are of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parties.knob import KnobRef
+
+JOURNAL_NAME = "journal.jsonl"
+JOURNAL_VERSION = 1
+
+
+class JournalError(Exception):
+    """The journal cannot be written, or not be read as a whole; the message names file and cause, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A knob and what it was, None meaning unset. ``yielded``: left to a foreign writer, not to be restored."""
+
+    ref: KnobRef
+    old: str | None
+    yielded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHeader:
+    """Of which boot the values are, and which process began the journal."""
+
+    boot_id: str
+    pid: int
+    started_unix_ns: int
+
+
+@dataclass(slots=True)
+class JournalContents:
+    """What could be read.
+
+    ``entries`` hold each knob once, oldest first. ``header`` is None if the file has none (it was cut short at its creation, or its
+    first line is damaged). ``corrupt`` names each damaged line; the other lines are still good, each by its own checksum.
+    ``good_bytes`` is the length without a last line that was cut short; ``records`` counts the lines.
+    """
+
+    header: JournalHeader | None = None
+    entries: dict[KnobRef, JournalEntry] = field(default_factory=dict)
+    corrupt: list[str] = field(default_factory=list)
+    good_bytes: int = 0
+    records: int = 0
+
+
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """The kernel's name for this boot. Raises JournalError."""
+    path = proc / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}; without it nobody can tell which boot a journal is of") from error
+
+
+def encode_record(body: dict[str, object]) -> bytes:
+    """One line of the journal."""
+    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+    return f'{{"body":{text},"crc32":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def _decode_record(line: bytes) -> dict[str, object]:
+    """The body of a line. Raises ValueError saying what is wrong with it."""
+    record = json.loads(line)
+    body = record.get("body") if isinstance(record, dict) else None
+    if not isinstance(body, dict):
+        raise ValueError("not a record")  # noqa: TRY004 - a damaged line is one kind of error, whatever its type turned into
+    if encode_record(body) != line + b"\n":
+        raise ValueError("the checksum does not match")
+    return body
+
+
+def read_journal(path: Path) -> JournalContents:
+    """Read a journal as far as it is intact.
+
+    Raises JournalError if it cannot be read at all or is of another version, FileNotFoundError if there is none.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise JournalError(
+            f"{path}: {error.strerror}; the journal cannot be read, so nothing is known of earlier values"
+        ) from error
+    contents = JournalContents(good_bytes=data.rfind(b"\n") + 1)
+    for number, line in enumerate(data[: contents.good_bytes].split(b"\n")[:-1]):
+        try:
+            _take_in(contents, _decode_record(line), number, path)
+        except (ValueError, KeyError, TypeError) as error:
+            contents.corrupt.append(f"{path} line {number + 1}: {type(error).__name__}: {error}")
+        contents.records = number + 1
+    return contents
+
+
+def _take_in(contents: JournalContents, body: dict[str, object], number: int, path: Path) -> None:
+    if number == 0 and body.get("record") == "header" and body.get("version") != JOURNAL_VERSION:
+        raise JournalError(
+            f"{path}: journal of version {body.get('version')}, this is version {JOURNAL_VERSION}; "
+            "run 'parties restore' of the version that wrote it"
+        )
+    if body["n"] != number:
+        raise ValueError(f"record {body['n']} stands where record {number} should be: lines are missing or doubled")
+    match body["record"]:
+        case "header":
+            contents.header = JournalHeader(str(body["boot_id"]), int(str(body["pid"])), int(str(body["started_unix_ns"])))
+        case "entry":
+            ref, old = _ref(body), body["old"]
+            contents.entries.pop(ref, None)  # to the end: newest first is the order of restoring
+            contents.entries[ref] = JournalEntry(ref, None if old is None else str(old))
+        case "yielded":
+            ref = _ref(body)
+            contents.entries[ref] = JournalEntry(ref, contents.entries[ref].old, yielded=True)
+        case "resumed":
+            pass
+        case other:
+            raise ValueError(f"unknown record {other!r}")
+
+
+def _ref(body: dict[str, object]) -> KnobRef:
+    address = body["address"]
+    if not isinstance(address, list):
+        raise TypeError("the address is not a list")
+    return KnobRef(str(body["kind"]), tuple(str(part) for part in address))
+
+
+def _fsync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def rewrite_journal(path: Path, header: JournalHeader, entries: Iterable[JournalEntry]) -> None:
+    """Replace the journal, all or nothing, by one with these entries, oldest first. Raises OSError."""
+    bodies: list[dict[str, object]] = [_header_body(header)]
+    for entry in entries:
+        bodies.append(_entry_body(entry.ref, entry.old))
+        if entry.yielded:
+            bodies.append(_yielded_body(entry.ref))
+    temporary = path.with_suffix(".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _write_all(fd, b"".join(encode_record({**body, "n": n}) for n, body in enumerate(bodies)))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.rename(path)
+    _fsync_directory(path.parent)
+
+
+def remove_journal(path: Path) -> None:
+    """Remove a journal all of whose values are back. Raises OSError."""
+    path.unlink(missing_ok=True)
+    _fsync_directory(path.parent)
+
+
+def _header_body(header: JournalHeader) -> dict[str, object]:
+    return {
+        "record": "header",
+        "version": JOURNAL_VERSION,
+        "boot_id": header.boot_id,
+        "pid": header.pid,
+        "started_unix_ns": header.started_unix_ns,
+    }
+
+
+def _entry_body(ref: KnobRef, old: str | None) -> dict[str, object]:
+    return {"record": "entry", "kind": ref.kind, "address": list(ref.address), "old": old}
+
+
+def _yielded_body(ref: KnobRef) -> dict[str, object]:
+    return {"record": "yielded", "kind": ref.kind, "address": list(ref.address)}
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class Journal:
+    """The journal of a running daemon, which has one writer: whoever holds the ``RuntimeLock``.
+
+    A journal of this boot that an earlier run left is continued, its values being the older and truer ones. One of an earlier
+    boot, or a damaged one, raises JournalError: it must be restored first. ``directory`` is the state directory, ``proc`` the root
+    of procfs, ``started_unix_ns`` the time of day.
+    """
+
+    def __init__(self, directory: Path, *, started_unix_ns: int, proc: Path = Path("/proc")) -> None:
+        self.path = directory / JOURNAL_NAME
+        header = JournalHeader(boot_id(proc), os.getpid(), started_unix_ns)
+        earlier = self._earlier(header.boot_id)
+        self._known = earlier.entries if earlier else {}
+        self._records = earlier.records if earlier else 0
+        self._good_bytes = earlier.good_bytes if earlier else 0
+        self._broken = ""
+        try:
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise JournalError(f"{self.path}: {error.strerror}; no knob may be written without a journal") from error
+        try:
+            os.ftruncate(self._fd, self._good_bytes)
+            if earlier:
+                self._append([{"record": "resumed", "pid": header.pid, "started_unix_ns": header.started_unix_ns}])
+            else:
+                self._append([_header_body(header)])
+            _fsync_directory(directory)
+        except OSError as error:
+            os.close(self._fd)
+            raise JournalError(f"{self.path}: {error.strerror}; no knob may be written without a journal") from error
+        except JournalError:
+            os.close(self._fd)
+            raise
+
+    def _earlier(self, this_boot: str) -> JournalContents | None:
+        """What an earlier run of this boot left, None if nothing. Raises JournalError if it may not be continued."""
+        try:
+            contents = read_journal(self.path)
+        except FileNotFoundError:
+            return None
+        if contents.corrupt:
+            raise JournalError(f"{contents.corrupt[0]}; run 'parties restore', which brings back the undamaged entries")
+        if contents.header is None:
+            return None  # cut short at its creation: no knob was written
+        if contents.header.boot_id != this_boot:
+            raise JournalError(f"{self.path}: of another boot ({contents.header.boot_id}); run 'parties restore' first")
+        return contents
+
+    def __contains__(self, ref: KnobRef) -> bool:
+        """Whether the knob may be written: its earlier value is on disk, and it was not left to somebody else since."""
+        entry = self._known.get(ref)
+        return entry is not None and not entry.yielded
+
+    def save(self, entries: Iterable[tuple[KnobRef, str | None]]) -> None:
+        """Put knobs' values on disk, all in one fsync; what is there already (see ``in``) is left out.
+
+        Raises JournalError, and then none of these knobs may be written.
+        """
+        self._save([JournalEntry(ref, old) for ref, old in entries if ref not in self])
+
+    def replace(self, ref: KnobRef, old: str | None) -> None:
+        """Supersede a knob's entry: its group was made anew, with a value of its own. Raises JournalError."""
+        self._save([JournalEntry(ref, old)])
+
+    def mark_yielded(self, ref: KnobRef) -> None:
+        """Leave the knob to a foreign writer: it will not be restored. Raises JournalError."""
+        entry = self._known.get(ref)
+        if entry is not None and not entry.yielded:
+            self._append([_yielded_body(ref)])
+            self._known[ref] = JournalEntry(ref, entry.old, yielded=True)
+
+    def close(self) -> None:
+        """Give the descriptor up. The file stays until all of it is restored."""
+        os.close(self._fd)
+
+    def _save(self, entries: list[JournalEntry]) -> None:
+        self._append([_entry_body(entry.ref, entry.old) for entry in entries])
+        for entry in entries:
+            self._known[entry.ref] = entry
+
+    def _append(self, bodies: list[dict[str, object]]) -> None:
+        if not bodies:
+            return
+        if self._broken:
+            raise JournalError(self._broken)
+        data = b"".join(encode_record({**body, "n": self._records + n}) for n, body in enumerate(bodies))
+        try:
+            _write_all(self._fd, data)
+            os.fsync(self._fd)
+        except OSError as error:
+            self._cut_back(error)
+            hint = "make room; " if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+            raise JournalError(f"{self.path}: {error.strerror}; {hint}no knob is written without its entry") from error
+        self._records += len(bodies)
+        self._good_bytes += len(data)
+
+    def _cut_back(self, cause: OSError) -> None:
+        """Take the torn end off, so that the next entry starts on a line of its own; if even that fails, write no more."""
+        if cause.errno in {errno.ENOSPC, errno.EDQUOT}:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._good_bytes)
+                return
+        # After a failed fsync nobody knows what is on disk, and the next fsync would claim success.
+        self._broken = f"{self.path}: {cause.strerror}; the journal is given up: run 'parties restore' and start again"

@@ -1,0 +1,57 @@
+"""The lock on a runtime directory: one daemon each, and no restore while one runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LOCK_NAME = "lock"
+
+
+class LockError(Exception):
+    """The runtime directory cannot be had; the message says who has it, or what is wrong with it, and what to do."""
+
+
+class RuntimeLock:
+    """Holds ``directory``/lock by flock(2) until closed, the process's number written into it.
+
+    The kernel gives the lock up when its holder dies, however it dies, so nothing stale can stand in the way. Raises LockError
+    if another process has it or the directory does not allow it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOCK_NAME
+        try:
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise LockError(f"{self._path}: {error.strerror}; choose a runtime directory that can be written") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = self._owner()
+            os.close(self._fd)
+            raise LockError(
+                f"{self._path}: held by {owner}; there is one daemon per runtime directory: stop it, or choose another directory"
+            ) from error
+        with contextlib.suppress(OSError):  # a full disk spoils the message for the second one, not the lock
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _owner(self) -> str:
+        text = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+        return f"process {text}" if text.isdigit() else "another process"
+
+    def close(self) -> None:
+        """Give the lock up. The file stays: removing it would let two processes lock two files of one name."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
