@@ -1,6 +1,6 @@
 """Dataclasses to JSON values and back, for records, settings and messages between our processes.
 
-Dataclasses become objects with their field names, enums their values, tuples arrays, a ``PoolKey`` the text ``"cores@0"``. Field
+Dataclasses become objects with their field names, enums their values, tuples arrays, infinities the texts "inf" and "-inf", a ``PoolKey`` the text ``"cores@0"``. Field
 order is declaration order, so that equal values give equal bytes (invariant 8).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from parties.model import PoolKey, Resource
 
 T = TypeVar("T")
+NOT_FINITE = ("inf", "-inf", "nan")  # floats that JSON has no number for
 
 
 class CodecError(ValueError):
@@ -26,8 +28,10 @@ class CodecError(ValueError):
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """The value as plain dicts, lists, strings, numbers, booleans and None."""
     kind = type(value)
-    if value is None or kind in (int, str, float, bool):
+    if value is None or kind in (int, str, bool):
         return value
+    if kind is float:
+        return value if math.isfinite(typing.cast("float", value)) else str(value)
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, PoolKey):
@@ -151,8 +155,8 @@ def _plain(kind: type) -> Decoder:
     def decoded(data: object, where: str) -> object:
         if kind is object:
             return data
-        if kind is float and type(data) is int:
-            return float(data)
+        if kind is float and (type(data) is int or data in NOT_FINITE):
+            return float(typing.cast("str", data))
         if type(data) is not kind:
             raise CodecError(f"{where}: expected {kind.__name__}, found {type(data).__name__}")
         return data

@@ -66,7 +66,8 @@ observations = st.builds(
     ),
     st.lists(st.builds(MoveOutcome, moves, st.sampled_from(MoveStatus)), max_size=3).map(tuple),
 )
-decisions = st.builds(Decision, st.lists(moves, max_size=3).map(tuple), st.sampled_from(Reason), st.none() | st.just("web"))
+slacks = st.dictionaries(st.just("web"), st.floats(-5, 1) | st.just(float("-inf")))
+decisions = st.builds(Decision, st.lists(moves, max_size=3).map(tuple), st.sampled_from(Reason), st.none() | st.just("web"), slacks)
 
 
 def written(path: Path, ticks: list[tuple[Observation, Decision]]) -> RecordWriter:
@@ -83,7 +84,7 @@ def written(path: Path, ticks: list[tuple[Observation, Decision]]) -> RecordWrit
 def test_observation_and_decision_survive_json(observation: Observation, decision: Decision) -> None:
     """What a record holds of an interval is the policy's whole input and output, exactly."""
     assert from_json(Observation, json.loads(json.dumps(to_json(observation)))) == observation
-    assert from_json(Decision, json.loads(json.dumps(to_json(decision)))) == decision
+    assert from_json(Decision, json.loads(json.dumps(to_json(decision), allow_nan=False))) == decision
 
 
 def test_a_record_reads_back_whole(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""What the control process tells its front: one datagram of JSON for the start, each tick, each event and the end.
+
+The front (live table, later API and metrics) gets immutable snapshots and can never hold up a tick: the socket does not block, and
+what a slow front does not take is dropped and counted (invariant 5).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Mapping
+
+from parties.model import (
+    BEST_EFFORT,
+    IDLE,
+    Decision,
+    Holder,
+    Node,
+    Observation,
+    Partition,
+    Service,
+    ServiceObservation,
+    Usage,
+)
+from parties.record import Timing
+
+MESSAGE_VERSION = 1
+
+
+def amounts_of(partition: Partition, node: Node, holder: Holder) -> dict[str, int]:
+    """What a holder has of each managed resource, summed over domains, by resource name, in base units."""
+    amounts: Counter[str] = Counter()
+    for pool in node.managed_pools():
+        if holder in partition.amounts.get(pool.key, {}):
+            amounts[pool.key.resource.value] += partition.amount(pool.key, holder)
+    return dict(amounts)
+
+
+def usage_of(usage: Usage) -> dict[str, int]:
+    """What is known of a holder's use, by field name with its unit."""
+    names = ("cpu_millicores", "memory_bytes", "disk_bytes_per_s", "network_bits_per_s")
+    return {name: value for name in names if (value := getattr(usage, name)) is not None}
+
+
+def tick_message(
+    node: Node, services: Mapping[str, Service], observation: Observation, decision: Decision, timing: Timing
+) -> dict[str, object]:
+    """The snapshot of one tick. Quantities are integers with their unit in the name."""
+    return {
+        "version": MESSAGE_VERSION,
+        "type": "tick",
+        "tick": observation.tick,
+        "now_ns": observation.now_ns,
+        "reason": decision.reason.value,
+        "subject": decision.subject,
+        "moves": [
+            {
+                "pool": str(move.pool),
+                "giver": move.giver,
+                "taker": move.taker,
+                "amount": move.amount,
+                "unit": move.pool.resource.unit,
+                "reason": move.reason.value,
+            }
+            for move in decision.moves
+        ],
+        "outcomes": [
+            {"pool": str(outcome.move.pool), "tick": outcome.move.tick, "status": outcome.status.value, "detail": outcome.detail}
+            for outcome in observation.outcomes
+        ],
+        "migration": decision.migration.service if decision.migration else None,
+        "services": {
+            name: _service_message(node, services[name], seen, observation.partition, decision.slack.get(name))
+            for name, seen in observation.services.items()
+        },
+        "best_effort": {
+            "present": observation.best_effort_present,
+            "amounts": amounts_of(observation.partition, node, BEST_EFFORT),
+            "usage": usage_of(observation.best_effort),
+        },
+        "idle": {"amounts": amounts_of(observation.partition, node, IDLE)},
+        "lateness_ns": timing.lateness_ns,
+        "missed": timing.missed_ticks,
+        "tick_cpu_ns": timing.cpu_ns,
+    }
+
+
+def _service_message(
+    node: Node, service: Service, seen: ServiceObservation, partition: Partition, slack: float | None
+) -> dict[str, object]:
+    view = seen.latency
+    finite = slack is not None and abs(slack) != float("inf")
+    return {
+        "state": view.state.value,
+        "latency_ns": view.latency_ns,
+        "low_ns": view.low_ns,
+        "high_ns": view.high_ns,
+        "target_ns": service.target.latency_ns,
+        "percentile": service.target.percentile,
+        "slack": slack if finite else None,  # JSON has no infinity; the state says stalled
+        "samples": view.samples,
+        "load_rps": view.load_rps,
+        "completed": view.completed,
+        "failed": view.failed,
+        "unsent": view.unsent,
+        "outstanding": view.outstanding,
+        "oldest_outstanding_ns": view.oldest_outstanding_ns,
+        "amounts": amounts_of(partition, node, service.name),
+        "usage": usage_of(seen.usage),
+    }
+
+
+class FrontFeed:
+    """Sends messages to the front over a connected SEQPACKET socket; without one it does nothing."""
+
+    def __init__(self, front: socket.socket | None, node: Node, services: Mapping[str, Service]) -> None:
+        self._front = front
+        self._node = node
+        self._services = services
+        self.dropped = 0
+        if front is not None:
+            front.setblocking(False)
+
+    def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
+        """Tell of one tick."""
+        if self._front is not None:
+            self._send(tick_message(self._node, self._services, observation, decision, timing))
+
+    def event(self, level: str, text: str) -> None:
+        """Tell of something that an operator should see; ``level`` is info, warning or error."""
+        self._send({"version": MESSAGE_VERSION, "type": "event", "level": level, "text": text})
+
+    def started(self, body: Mapping[str, object]) -> None:
+        """Tell that the loop begins."""
+        self._send({"version": MESSAGE_VERSION, "type": "started", **body})
+
+    def stopped(self, report: Mapping[str, object]) -> None:
+        """Tell that everything was put back, and what the run was."""
+        self._send({"version": MESSAGE_VERSION, "type": "stopped", "report": report})
+
+    def _send(self, message: Mapping[str, object]) -> None:
+        if self._front is None:
+            return
+        try:
+            self._front.send(json.dumps(message, separators=(",", ":")).encode())
+        except BlockingIOError:
+            self.dropped += 1
+        except OSError:  # the front went away: the control process notices at its own end of the socket
+            self._front = None
