@@ -1,7 +1,7 @@
 """Dataclasses to JSON values and back, for records, settings and messages between our processes.
 
-Dataclasses become objects with their field names, enums their values, tuples arrays, infinities the texts "inf" and "-inf", a ``PoolKey`` the text ``"cores@0"``. Field
-order is declaration order, so that equal values give equal bytes (invariant 8).
+Dataclasses become objects with their field names, enums their values, tuples arrays, infinities the texts "inf" and "-inf", a
+``PoolKey`` the text ``"cores@0"``. Field order is declaration order, so that equal values give equal bytes (invariant 8).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class CodecError(ValueError):
     """The data does not have the shape that its type asks for; the message says where and what was expected."""
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def to_json(value: object) -> Any:  # noqa: ANN401, PLR0911 - JSON has no narrower type; one return for each kind of value
     """The value as plain dicts, lists, strings, numbers, booleans and None."""
     kind = type(value)
     if value is None or kind in (int, str, bool):
         return value
-    if kind is float:
-        return value if math.isfinite(typing.cast("float", value)) else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, PoolKey):
