@@ -1,0 +1,179 @@
+"""One interval as PARTIES trades in it: who may give what to whom (section 4.3, Algorithm 4).
+
+Amounts are those of the observed partition, which is as read back. A pool with a pending move is closed until that move ended, and
+so is every service that is party to a pending move or whose last action is not judged yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from parties.model import (
+    BEST_EFFORT,
+    IDLE,
+    Holder,
+    Move,
+    Node,
+    Observation,
+    Pool,
+    PoolKey,
+    Reason,
+    Resource,
+    Service,
+    ServiceState,
+    Usage,
+)
+from parties.policies.judgement import Verdict
+from parties.policies.wheels import TRADED
+from parties.settings import PartiesSettings
+
+_NO_USAGE = Usage()
+_NEVER_VICTIMS = (ServiceState.STALLED, ServiceState.FAILING, ServiceState.ABSENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What can be moved in one interval.
+
+    ``closed`` are the pools with a pending move, ``engaged`` the services that may take part in no move now, and ``recipient`` is
+    who gets what is taken from a service: the best-effort pool, or idle.
+    """
+
+    node: Node
+    services: Sequence[Service]
+    settings: PartiesSettings
+    observation: Observation
+    verdicts: Mapping[str, Verdict]
+    closed: frozenset[PoolKey]
+    engaged: frozenset[str]
+    recipient: Holder
+
+    def amount(self, pool: Pool, holder: Holder) -> int:
+        """What a holder has."""
+        return self.observation.partition.amount(pool.key, holder)
+
+    def usage(self, service: Service) -> Usage:
+        """What a service used in the interval."""
+        seen = self.observation.services.get(service.name)
+        return _NO_USAGE if seen is None else seen.usage
+
+    def state(self, service: Service) -> ServiceState:
+        """What can be said of a service; absent if it was not observed at all."""
+        seen = self.observation.services.get(service.name)
+        return ServiceState.ABSENT if seen is None else seen.latency.state
+
+    def in_memory(self, service: Service) -> bool:
+        """Whether a service's data set lives in memory, so that memory must not shrink under it; true while not yet known."""
+        seen = self.observation.services.get(service.name)
+        known = service.in_memory if seen is None or seen.in_memory is None else seen.in_memory
+        return known is not False
+
+    def free(self, service: Service) -> bool:
+        """Whether a service may take part in a move now."""
+        return service.name not in self.engaged
+
+    def open_pool(self, resource: Resource, service: Service) -> Pool | None:
+        """The pool that a service draws from, or None where it is not managed or has a pending move."""
+        pool = self.node.pool(resource, service.home)
+        return None if pool is None or pool.key in self.closed else pool
+
+    def waits(self, service: Service) -> bool:
+        """Whether a pending move closes a pool that the service could trade in."""
+        return any(self.node.key(resource, service.home) in self.closed for resource in TRADED)
+
+    def memory_slack(self, service: Service) -> int | None:
+        """The bytes that a service holds and does not use, or None if unknown."""
+        pool = self.node.pool(Resource.MEMORY, service.home)
+        use = self.usage(service).memory_bytes
+        return None if pool is None or use is None else self.amount(pool, service.name) - use
+
+    def memory_nearly_full(self, service: Service) -> bool:
+        """Whether a growing data set may be what a service lacks memory for."""
+        slack = self.memory_slack(service)
+        return slack is not None and slack < self.settings.memory_slack_bytes
+
+    def upsizes(self, service: Service) -> dict[Resource, Move]:
+        """What the service could be given now, by resource: one step each."""
+        moves = ((resource, self._upsize(service, resource)) for resource in TRADED)
+        return {resource: move for resource, move in moves if move is not None}
+
+    def downsizes(self, service: Service) -> dict[Resource, Move]:
+        """What could be taken from the service now, by resource: one step each."""
+        moves = ((resource, self._downsize(service, resource)) for resource in TRADED)
+        return {resource: move for resource, move in moves if move is not None}
+
+    def restoring(self, service: Service, downsize: Move) -> Move | None:
+        """The move that undoes a downsize: from whom it went to or, where that one gave it on, from the normal victim.
+
+        None where the service may hold no more, or where nobody has a step to give.
+        """
+        pool = self.node.pools[downsize.pool]
+        reason = Reason.DOWNSIZE_REVERTED
+        if self._next_amount(service, pool) is None:
+            return None
+        if not pool.key.resource.shared_pool or self.amount(pool, downsize.taker or IDLE) >= downsize.amount:
+            return downsize.reversed(self.observation.tick, reason)
+        found = self._victim(service, pool)
+        return None if found is None else self.move(pool, found[0], service.name, reason)
+
+    def move(self, pool: Pool, giver: Holder, taker: Holder, reason: Reason) -> Move:
+        """One step of a shared pool."""
+        return Move(self.observation.tick, pool.key, giver, taker, pool.step, reason)
+
+    def _next_amount(self, service: Service, pool: Pool) -> int | None:
+        above = pool.above(self.amount(pool, service.name))
+        return above if above is not None and above <= service.ceiling(pool) else None
+
+    def _upsize(self, service: Service, resource: Resource) -> Move | None:
+        pool = self.open_pool(resource, service)
+        above = self._next_amount(service, pool) if pool is not None else None
+        if pool is None or above is None:
+            return None
+        if not resource.shared_pool:
+            raised = above - self.amount(pool, service.name)
+            return Move(self.observation.tick, pool.key, None, service.name, raised, Reason.UPSIZE_FREQUENCY)
+        found = self._victim(service, pool)
+        return None if found is None else self.move(pool, found[0], service.name, found[1])
+
+    def _downsize(self, service: Service, resource: Resource) -> Move | None:
+        pool = self.open_pool(resource, service)
+        below = pool.below(self.amount(pool, service.name), service.floor(pool)) if pool is not None else None
+        if pool is None or below is None or (resource is Resource.MEMORY and self._needs_memory(service, pool)):
+            return None
+        taker = self.recipient if resource.shared_pool else None
+        lowered = self.amount(pool, service.name) - below
+        return Move(self.observation.tick, pool.key, service.name, taker, lowered, Reason.DOWNSIZE_LARGEST_SLACK)
+
+    def _needs_memory(self, service: Service, pool: Pool) -> bool:
+        if not self.in_memory(service):
+            return False
+        slack = self.memory_slack(service)
+        return slack is None or slack < max(self.settings.memory_slack_bytes, pool.step)
+
+    def _victim(self, service: Service, pool: Pool) -> tuple[Holder, Reason] | None:
+        for holder, reason in ((IDLE, Reason.UPSIZE_FROM_IDLE), (BEST_EFFORT, Reason.UPSIZE_FROM_BEST_EFFORT)):
+            if self.amount(pool, holder) >= pool.step:
+                return holder, reason
+        others = [other for other in self.services if self._may_give(other, service, pool)]
+        if pool.key.resource is not Resource.MEMORY:
+            return self._most_relaxed(others)
+        # What a victim uses is never taken: it could be killed for want of it.
+        spare = [(slack, other) for other in others if (slack := self.memory_slack(other)) is not None and slack >= pool.step]
+        ample = [(slack, other) for slack, other in spare if slack > self.settings.memory_slack_bytes]
+        if ample:
+            return max(ample, key=lambda pair: pair[0])[1].name, Reason.UPSIZE_FROM_MEMORY_SLACK
+        return self._most_relaxed(other for _, other in spare if not self.in_memory(other))
+
+    def _may_give(self, other: Service, service: Service, pool: Pool) -> bool:
+        if other.name == service.name or not self.free(other) or self.node.key(pool.key.resource, other.home) != pool.key:
+            return False
+        if self.state(other) in _NEVER_VICTIMS:
+            return False
+        return pool.below(self.amount(pool, other.name), other.floor(pool)) is not None
+
+    def _most_relaxed(self, others: Iterable[Service]) -> tuple[Holder, Reason] | None:
+        judged = [(self.verdicts[other.name].cautious_slack, other) for other in others if other.name in self.verdicts]
+        if not judged:
+            return None
+        return max(judged, key=lambda pair: pair[0])[1].name, Reason.UPSIZE_FROM_LARGEST_SLACK
