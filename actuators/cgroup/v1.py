@@ -1,0 +1,178 @@
+"""Control groups v1: one hierarchy for each controller."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from actuators.cgroup.files import KeptFile, vanished
+from actuators.cgroup.group import Controller, Direction
+from actuators.cgroup.hierarchy import Hierarchies
+from actuators.cgroup.v1_knobs import (
+    CpuBandwidthKnob,
+    CpuClassKnob,
+    DiskThrottleKnob,
+    FreezerKnob,
+    ListKnob,
+    MemoryLimitKnob,
+)
+from parties.knob import Knob, KnobError
+
+_PROCESS_ORDER = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.MEMORY, Controller.DISK, Controller.FREEZER)
+
+
+class GroupLayerV1:
+    """The v1 hierarchies of a machine."""
+
+    def __init__(self, hierarchies: Hierarchies) -> None:
+        self.hierarchies = hierarchies
+
+    def lacks(self, needs: Iterable[Controller]) -> str:
+        """Why ``needs`` cannot be had here, and what to do; empty if they can."""
+        return self.hierarchies.lacks(tuple(need.value for need in needs))
+
+    def group(self, path: str) -> ControlGroupV1:
+        """The group of that path, whether it exists or not."""
+        return ControlGroupV1(self.hierarchies, path)
+
+
+class ControlGroupV1:
+    """A group of the same path in every hierarchy. A knob whose controller is not mounted raises ControllerMissingError."""
+
+    def __init__(self, hierarchies: Hierarchies, path: str) -> None:
+        self.path = "/" + path.strip("/")
+        self._hierarchies = hierarchies
+        self._throttles: dict[tuple[str, Direction], DiskThrottleKnob] = {}
+        self._counters: dict[tuple[Controller, str], KeptFile | None] = {}
+
+    def directory(self, controller: Controller) -> Path:
+        """Where the group is in a controller's hierarchy. Raises ControllerMissingError."""
+        return self._hierarchies.mount_point(controller.value) / self.path.lstrip("/")
+
+    def missing(self, needs: Iterable[Controller]) -> tuple[str, ...]:
+        """The directories that should be there for ``needs`` and are not."""
+        return tuple(str(place) for place in map(self.directory, needs) if not place.is_dir())
+
+    @cached_property
+    def cpus(self) -> Knob:
+        """cpuset.cpus."""
+        return ListKnob(self.directory(Controller.CPUSET) / "cpuset.cpus")
+
+    @cached_property
+    def mems(self) -> Knob:
+        """cpuset.mems."""
+        return ListKnob(self.directory(Controller.CPUSET) / "cpuset.mems")
+
+    @cached_property
+    def cpu_bandwidth(self) -> Knob:
+        """cpu.cfs_quota_us and cpu.cfs_period_us."""
+        return CpuBandwidthKnob(self.directory(Controller.CPU))
+
+    @cached_property
+    def cpu_class(self) -> Knob:
+        """cpu.idle and cpu.shares."""
+        return CpuClassKnob(self.directory(Controller.CPU))
+
+    @cached_property
+    def memory_limit(self) -> Knob:
+        """memory.limit_in_bytes."""
+        return MemoryLimitKnob(self.directory(Controller.MEMORY))
+
+    @cached_property
+    def freezer(self) -> Knob:
+        """freezer.state."""
+        return FreezerKnob(self.directory(Controller.FREEZER))
+
+    def disk_throttle(self, device: str, direction: Direction) -> Knob:
+        """A line of blkio.throttle.read_bps_device or write_bps_device."""
+        key = (device, direction)
+        if key not in self._throttles:
+            path = self.directory(Controller.DISK) / f"blkio.throttle.{direction.value}_bps_device"
+            self._throttles[key] = DiskThrottleKnob(path, device)
+        return self._throttles[key]
+
+    def pids(self) -> tuple[int, ...]:
+        """Its processes and those of the groups below it, in the first hierarchy that has the group."""
+        return tuple(sorted({pid for directory in self._tree() for pid in _pids(directory)}))
+
+    def populated(self) -> bool:
+        """Whether it, or a group below it, has a process."""
+        own = self._process_file()
+        if own is not None and own.read():
+            return True
+        return any(_pids(directory) for directory in self._tree())
+
+    def cpu_usage_ns(self) -> int | None:
+        """cpuacct.usage, which counts the groups below as well."""
+        counter = self._counter(Controller.CPUACCT, "cpuacct.usage")
+        return None if counter is None else int(counter.read())
+
+    def memory_bytes(self) -> int | None:
+        """memory.usage_in_bytes less total_inactive_file."""
+        usage = self._counter(Controller.MEMORY, "memory.usage_in_bytes")
+        stat = self._counter(Controller.MEMORY, "memory.stat")
+        if usage is None or stat is None:
+            return None
+        return max(0, int(usage.read()) - _field(stat.read(), "total_inactive_file"))
+
+    def disk_bytes(self, device: str) -> int | None:
+        """blkio.throttle.io_service_bytes_recursive: the device's total.
+
+        None where it has no line: recent kernels count a device only once a limit has been set on it (in any group).
+        """
+        counter = self._counter(Controller.DISK, "blkio.throttle.io_service_bytes_recursive")
+        if counter is None:
+            return None
+        prefix = f"{device} Total "
+        for line in counter.read().splitlines():
+            if line.startswith(prefix):
+                return int(line[len(prefix) :])
+        return None
+
+    def close(self) -> None:
+        """Give up descriptors: they go with the knobs that hold them."""
+        for name in ("cpus", "mems", "cpu_bandwidth", "cpu_class", "memory_limit", "freezer"):
+            self.__dict__.pop(name, None)
+        self._throttles.clear()
+        self._counters.clear()
+
+    def _counter(self, controller: Controller, name: str) -> KeptFile | None:
+        key = (controller, name)
+        if key not in self._counters:
+            mounted = controller.value in self._hierarchies.v1
+            self._counters[key] = KeptFile(self.directory(controller) / name, writable=False) if mounted else None
+        return self._counters[key]
+
+    def _process_controller(self) -> Controller | None:
+        mounted = (controller for controller in _PROCESS_ORDER if controller.value in self._hierarchies.v1)
+        return next((controller for controller in mounted if self.directory(controller).is_dir()), None)
+
+    def _process_file(self) -> KeptFile | None:
+        controller = self._process_controller()
+        return None if controller is None else self._counter(controller, "cgroup.procs")
+
+    def _tree(self) -> Iterator[Path]:
+        controller = self._process_controller()
+        if controller is not None:
+            for directory, _, _ in os.walk(self.directory(controller)):
+                yield Path(directory)
+
+
+def _pids(directory: Path) -> tuple[int, ...]:
+    file = KeptFile(directory / "cgroup.procs", writable=False)
+    try:
+        return tuple(int(pid) for pid in file.read().split())
+    except KnobError as error:
+        if vanished(error):
+            return ()
+        raise
+    finally:
+        file.close()
+
+
+def _field(stat: str, name: str) -> int:
+    """One figure of a "name value" file; 0 where it is not there."""
+    start = stat.find(f"\n{name} ")
+    return int(stat[start + len(name) + 2 :].split("\n", 1)[0]) if start >= 0 else 0

@@ -1,0 +1,336 @@
+"""The knobs of control groups v1. Each kind can be found again from its address by another process (``KINDS``)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from actuators.cgroup.files import KeptFile
+from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth
+from parties.knob import Knob, KnobError, KnobRef
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+UNLIMITED_BYTES = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
+"""What memory.limit_in_bytes says where no limit is set."""
+
+LEAST_QUOTA_US = 1000
+LONGEST_PERIOD_US = 1_000_000
+LEAST_SHARES = 2
+FREEZE_PATIENCE_NS = 200_000_000
+_FREEZE_POLL_S = 0.001
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """The numbers of a kernel list, "0-2,5". Raises ValueError."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def format_list(numbers: frozenset[int] | set[int] | tuple[int, ...]) -> str:
+    """The kernel's own form of a list: ascending, ranges joined."""
+    parts: list[str] = []
+    run: list[int] = []
+    for number in [*sorted(set(numbers)), -1]:
+        if run and number != run[-1] + 1:
+            parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+            run = []
+        run.append(number)
+    return ",".join(parts)
+
+
+class ListKnob:
+    """cpuset.cpus or cpuset.mems. None means empty, which is how a new group comes."""
+
+    KIND = "cgroup1.list"
+
+    def __init__(self, path: Path) -> None:
+        self.file = KeptFile(path)
+        self.ref = KnobRef(self.KIND, (str(path),))
+
+    def read(self) -> str | None:
+        """The list in the kernel's form."""
+        return self.file.read().strip() or None
+
+    def write(self, value: str) -> None:
+        """Set the list; ``value`` may be in any order."""
+        try:
+            self.file.write(value)
+        except KnobError as error:
+            raise self.file.refused(_bare(error), value, _LIST_CAUSES.get(error.errno or 0, "")) from error
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Compare as sets."""
+        return parse_list(wanted) == parse_list(found or "")
+
+    def restore(self, old: str | None) -> None:
+        """Empty it where it was empty; refused (ENOSPC) while there are processes."""
+        self.write(old or "")
+
+
+_LIST_CAUSES = {
+    errno.ERANGE: "a number that this machine does not have",
+    errno.EINVAL: "not a list, or a CPU or node that is not online or not in the parent group",
+    errno.EACCES: "the parent group has not all of these",
+    errno.EBUSY: "a group below needs more than this, or a sibling holds it exclusively",
+    errno.ENOSPC: "the group has processes and may not be left without",
+}
+
+
+class CpuBandwidthKnob:
+    """cpu.cfs_quota_us and cpu.cfs_period_us as one value, "QUOTA PERIOD" or "max PERIOD".
+
+    Where both change, the order is the one that passes through the smaller share: between the two writes the group never has more
+    than before or after.
+    """
+
+    KIND = "cgroup1.cpu-bandwidth"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._quota = KeptFile(directory / "cpu.cfs_quota_us")
+        self._period = KeptFile(directory / "cpu.cfs_period_us")
+        self.ref = KnobRef(self.KIND, (str(directory),))
+
+    def read(self) -> str | None:
+        """Quota and period."""
+        return str(self._read())
+
+    def write(self, value: str) -> None:
+        """Set both; a refused second write takes the first one back."""
+        old, new = self._read(), CpuBandwidth.parse(value)
+        steps = [
+            step
+            for step, differs in (
+                (self._set_quota, old.quota_us != new.quota_us),
+                (self._set_period, old.period_us != new.period_us),
+            )
+            if differs
+        ]
+        if len(steps) > 1 and self._period_first(old, new):
+            steps.reverse()
+        done = []
+        try:
+            for step in steps:
+                step(new)
+                done.append(step)
+        except KnobError as error:
+            for step in reversed(done):
+                step(old)
+            raise self._quota.refused(_bare(error), value, self._cause(new)) from error
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Compare quota and period."""
+        return found is not None and CpuBandwidth.parse(wanted) == CpuBandwidth.parse(found)
+
+    def restore(self, old: str | None) -> None:
+        """``read`` never gives None: the unset value is "max PERIOD"."""
+        if old is not None:
+            self.write(old)
+
+    def _read(self) -> CpuBandwidth:
+        quota = int(self._quota.read())
+        return CpuBandwidth(None if quota < 0 else quota, int(self._period.read()))
+
+    def _set_quota(self, value: CpuBandwidth) -> None:
+        self._quota.write("-1" if value.quota_us is None else str(value.quota_us))
+
+    def _set_period(self, value: CpuBandwidth) -> None:
+        self._period.write(str(value.period_us))
+
+    @staticmethod
+    def _period_first(old: CpuBandwidth, new: CpuBandwidth) -> bool:
+        if old.quota_us is None:
+            return True  # without a quota the period means nothing
+        return new.quota_us is not None and old.quota_us * old.period_us < new.quota_us * new.period_us
+
+    def _cause(self, new: CpuBandwidth) -> str:
+        if new.quota_us is not None and new.quota_us < LEAST_QUOTA_US:
+            return f"the kernel takes no quota under {LEAST_QUOTA_US} us"
+        if not LEAST_QUOTA_US <= new.period_us <= LONGEST_PERIOD_US:
+            return f"the kernel takes periods from {LEAST_QUOTA_US} us to {LONGEST_PERIOD_US} us"
+        return f"does a group above {self._directory} have less, or a group below it more, or cpu.cfs_burst_us exceed the quota?"
+
+
+class CpuClassKnob:
+    """cpu.idle and cpu.shares as one value: "idle=1" or "shares=N".
+
+    Leaving the idle class resets the shares, and shares cannot be set within it; so the two are one knob. Where the kernel has no
+    cpu.idle (before 5.15), "idle=1" is enforced by the least shares there are.
+    """
+
+    KIND = "cgroup1.cpu-class"
+
+    def __init__(self, directory: Path) -> None:
+        self._shares = KeptFile(directory / "cpu.shares")
+        self._idle = KeptFile(directory / "cpu.idle")
+        self.ref = KnobRef(self.KIND, (str(directory),))
+
+    def read(self) -> str | None:
+        """The class in force."""
+        return IDLE_CLASS if self._is_idle() else f"shares={int(self._shares.read())}"
+
+    def write(self, value: str) -> None:
+        """Enter the idle class, or leave it for these shares."""
+        idle = self._is_idle()
+        if value == IDLE_CLASS:
+            if idle is None:
+                self._shares.write(str(LEAST_SHARES))
+            else:
+                self._idle.write("1")
+            return
+        if idle:
+            self._idle.write("0")
+        self._shares.write(value.removeprefix("shares="))
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Compare; without cpu.idle the least shares count as the idle class."""
+        return wanted == found or (wanted == IDLE_CLASS and found == f"shares={LEAST_SHARES}" and self._is_idle() is None)
+
+    def restore(self, old: str | None) -> None:
+        """``read`` never gives None."""
+        if old is not None:
+            self.write(old)
+
+    def _is_idle(self) -> bool | None:
+        """None where the kernel has no idle class for groups."""
+        try:
+            return int(self._idle.read()) == 1
+        except KnobError as error:
+            if error.errno == errno.ENOENT and self._shares.path.exists():
+                return None
+            raise
+
+
+class MemoryLimitKnob:
+    """memory.limit_in_bytes; None means no limit. The kernel rounds down to whole pages."""
+
+    KIND = "cgroup1.memory-limit"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file = KeptFile(directory / "memory.limit_in_bytes")
+        self.ref = KnobRef(self.KIND, (str(directory),))
+
+    def read(self) -> str | None:
+        """The limit in bytes."""
+        limit = int(self._file.read())
+        return None if limit >= UNLIMITED_BYTES else str(limit)
+
+    def write(self, value: str) -> None:
+        """Set the limit. Lowering it blocks in reclaim and is refused (EBUSY) under what is in use."""
+        try:
+            self._file.write(value)
+        except KnobError as error:
+            raise self._file.refused(_bare(error), value, self._cause(error.errno)) from error
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Compare whole pages."""
+        return found is not None and int(wanted) // PAGE_BYTES == int(found) // PAGE_BYTES
+
+    def restore(self, old: str | None) -> None:
+        """Bring back the limit, or that there was none."""
+        self.write("-1" if old is None else old)
+
+    def _cause(self, number: int | None) -> str:
+        if number == errno.EBUSY:
+            return f"more than that is in use: {self._neighbour('memory.usage_in_bytes')} bytes"
+        if number == errno.EINVAL:
+            return (
+                f"over the limit of memory and swap, memory.memsw.limit_in_bytes: {self._neighbour('memory.memsw.limit_in_bytes')}"
+            )
+        return ""
+
+    def _neighbour(self, name: str) -> str:
+        try:
+            return (self._directory / name).read_text(encoding="ascii").strip()
+        except OSError:
+            return "unknown"
+
+
+class DiskThrottleKnob:
+    """One device's line of blkio.throttle.read_bps_device or write_bps_device, in bytes/s; None where there is no line."""
+
+    KIND = "cgroup1.disk-throttle"
+
+    def __init__(self, path: Path, device: str) -> None:
+        self._file = KeptFile(path)
+        self._device = device
+        self.ref = KnobRef(self.KIND, (str(path), device))
+
+    def read(self) -> str | None:
+        """The limit in bytes/s."""
+        for line in self._file.read().splitlines():
+            device, _, rate = line.partition(" ")
+            if device == self._device:
+                return rate.strip()
+        return None
+
+    def write(self, value: str) -> None:
+        """Set the limit; the kernel takes 0 as no limit."""
+        self._file.write(f"{self._device} {value}", f"is {self._device} a whole disk, not a partition?")
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Compare; 0 is the same as no line."""
+        return int(wanted) == int(found or 0)
+
+    def restore(self, old: str | None) -> None:
+        """Bring back the line, or remove it."""
+        self.write(old or "0")
+
+
+class FreezerKnob:
+    """freezer.state. FROZEN is reached through FREEZING; ``write`` waits for it, ``patience_ns`` at most (then ETIMEDOUT)."""
+
+    KIND = "cgroup1.freezer"
+
+    def __init__(self, directory: Path, patience_ns: int = FREEZE_PATIENCE_NS) -> None:
+        self._file = KeptFile(directory / "freezer.state")
+        self._patience_ns = patience_ns
+        self.ref = KnobRef(self.KIND, (str(directory),))
+
+    def read(self) -> str | None:
+        """FROZEN, THAWED, or FREEZING in between."""
+        return self._file.read().strip()
+
+    def write(self, value: str) -> None:
+        """Freeze or thaw, and see it happen."""
+        self._file.write(value)
+        deadline_ns = time.monotonic_ns() + self._patience_ns
+        while (state := self.read()) != value:
+            if time.monotonic_ns() > deadline_ns:
+                cause = "a group above it is frozen" if value == THAWED else "a process is in an uninterruptible wait"
+                error = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+                raise self._file.refused(error, value, f"still {state} after {self._patience_ns // 1_000_000} ms: {cause}?")
+            time.sleep(_FREEZE_POLL_S)
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Compare."""
+        return wanted == found
+
+    def restore(self, old: str | None) -> None:
+        """What was on its way to FROZEN gets there."""
+        if old is not None:
+            self.write(THAWED if old == THAWED else FROZEN)
+
+
+def _bare(error: OSError) -> OSError:
+    """The kernel's own words again, for a message of another level."""
+    return OSError(error.errno, os.strerror(error.errno or 0))
+
+
+KINDS: dict[str, Callable[[tuple[str, ...]], Knob]] = {
+    ListKnob.KIND: lambda address: ListKnob(Path(address[0])),
+    CpuBandwidthKnob.KIND: lambda address: CpuBandwidthKnob(Path(address[0])),
+    CpuClassKnob.KIND: lambda address: CpuClassKnob(Path(address[0])),
+    MemoryLimitKnob.KIND: lambda address: MemoryLimitKnob(Path(address[0])),
+    DiskThrottleKnob.KIND: lambda address: DiskThrottleKnob(Path(address[0]), address[1]),
+    FreezerKnob.KIND: lambda address: FreezerKnob(Path(address[0])),
+}
+"""How a knob of each kind is made from its address."""
