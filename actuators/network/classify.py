@@ -1,0 +1,151 @@
+"""Whose packet is it: by the control group of its socket where the kernel can tell, else by its source port.
+
+By control group: a bpf classifier on our own qdisc asks for the cgroup v2 ancestor of the packet's socket and compares its id. The
+program is eight instructions, written here, so no compiler is needed; it lives and dies with its filter, and nothing is
+attached to the group. What it cannot see: sockets that were created (or accepted from a listener that was created) before their
+process entered the group, and v1 groups (net_cls would have to be mounted and written to).
+
+By port: the source port of TCP and UDP, IPv4 (whatever its header length) and IPv6. What it cannot see: connections that the
+service itself opens from an ephemeral port, IPv6 packets with extension headers, and fragments other than the first.
+
+What is not recognised goes to the class of the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from actuators.network.tc import GroupRule, PortRule
+from parties.model import Holder
+from parties.settings import ServiceSettings
+
+_BPF_SYSCALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
+_BPF_PROG_LOAD: Final = 5
+_BPF_PROG_TYPE_SCHED_CLS: Final = 3
+_FUNC_SKB_ANCESTOR_CGROUP_ID: Final = 83
+
+_INSTRUCTION: Final = struct.Struct("=BBhi")  # opcode, source << 4 | destination, jump offset, immediate
+_MOVE: Final = 0xB7
+_MOVE32: Final = 0xB4
+_CALL: Final = 0x85
+_LOAD64: Final = 0x18
+_JUMP_IF_EQUAL: Final = 0x1D
+_EXIT: Final = 0x95
+_U32_MAX: Final = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The rules for every holder, and what to tell the operator about traffic that no rule recognises."""
+
+    groups: frozenset[GroupRule]
+    ports: frozenset[PortRule]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """How one holder's traffic may be recognised: control-group paths below the v2 mount point, and ports."""
+
+    what: str  # "service web", "best-effort job batch": for messages
+    holder: Holder
+    cgroups: tuple[str, ...]
+    ports: tuple[int, ...] = ()
+
+
+def service(settings: ServiceSettings) -> Recognised:
+    """A service, as configured."""
+    return Recognised(f"service {settings.name}", settings.name, settings.cgroups, settings.ports)
+
+
+def classify(recognised: Sequence[Recognised], classes: Mapping[Holder, int], v2_root: Path | None) -> Classification:
+    """The rules by which these are recognised: their groups, where they exist in the v2 tree, and their ports.
+
+    A port of two services is a problem and belongs to the first.
+    """
+    groups: set[GroupRule] = set()
+    ports: dict[int, Recognised] = {}
+    problems = []
+    for one in recognised:
+        found = _group_rules(one, classes[one.holder], v2_root)
+        groups |= found
+        problems += [
+            f"{one.what}: port {port} is {ports[port].what}'s already; it stays there"
+            for port in one.ports
+            if ports.setdefault(port, one) is not one
+        ]
+        if not found and not one.ports:
+            problems.append(
+                f"{one.what}: its network traffic cannot be told from the rest (no ports, and {_missing(one, v2_root)}); "
+                "it shares what nobody uses. Give its ports, or run it in a cgroup v2 group of that path"
+            )
+    rules = frozenset(PortRule(port, classes[one.holder]) for port, one in ports.items())
+    return Classification(frozenset(groups), rules, tuple(problems))
+
+
+def _group_rules(one: Recognised, class_id: int, v2_root: Path | None) -> frozenset[GroupRule]:
+    rules = set()
+    for group in one.cgroups if v2_root is not None else ():
+        parts = Path(group.strip("/")).parts
+        try:
+            rules.add(GroupRule(len(parts), Path(v2_root or "", *parts).stat().st_ino, class_id))
+        except OSError:  # not in this tree, or just gone
+            continue
+    return frozenset(rules)
+
+
+def _missing(one: Recognised, v2_root: Path | None) -> str:
+    if v2_root is None:
+        return "no cgroup v2 tree is mounted"
+    return f"no group {' or '.join(one.cgroups) or 'named'} below {v2_root}"
+
+
+def group_program(depth: int, group_id: int) -> bytes:
+    """The classifier: -1 (the filter's own class) if the packet's socket is in that group or below it, 0 (no match) if not."""
+    return b"".join(
+        (
+            _INSTRUCTION.pack(_MOVE, 2, 0, depth),  # r1 holds the packet from the start
+            _INSTRUCTION.pack(_CALL, 0, 0, _FUNC_SKB_ANCESTOR_CGROUP_ID),
+            _INSTRUCTION.pack(_LOAD64, 1, 0, _signed(group_id & _U32_MAX)),
+            _INSTRUCTION.pack(0, 0, 0, _signed(group_id >> 32)),
+            _INSTRUCTION.pack(_JUMP_IF_EQUAL, 1 << 4 | 0, 2, 0),
+            _INSTRUCTION.pack(_MOVE, 0, 0, 0),
+            _INSTRUCTION.pack(_EXIT, 0, 0, 0),
+            _INSTRUCTION.pack(_MOVE32, 0, 0, -1),
+            _INSTRUCTION.pack(_EXIT, 0, 0, 0),
+        )
+    )
+
+
+def load_group_program(depth: int, group_id: int) -> int:
+    """Load it into the kernel and return its descriptor. Raises OSError."""
+    number = _BPF_SYSCALL.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, f"the bpf call is not known for {platform.machine()}")
+    code = group_program(depth, group_id)
+    instructions = ctypes.create_string_buffer(code, len(code))
+    licence = ctypes.create_string_buffer(b"Apache-2.0")
+    request = struct.pack(
+        "=IIQQ128x",
+        _BPF_PROG_TYPE_SCHED_CLS,
+        len(code) // _INSTRUCTION.size,
+        ctypes.addressof(instructions),
+        ctypes.addressof(licence),
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.syscall(number, _BPF_PROG_LOAD, ctypes.create_string_buffer(request, len(request)), len(request))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), f"load the bpf classifier: {os.strerror(ctypes.get_errno())}")
+    return descriptor
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word

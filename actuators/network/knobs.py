@@ -1,0 +1,280 @@
+"""The three kinds of knob that a shaped device is made of: our root qdisc, a class, and the filters of the qdisc.
+
+Each reads None where it does not exist, and restoring None removes it; what hangs below something that is already gone counts as
+removed. A vanished device or namespace is KnobError with ENODEV or ENOENT: there is nothing to restore. Only objects
+under our own handle are ever read or removed, so a foreign qdisc that took our place meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from actuators.network.classify import load_group_program
+from actuators.network.netlink import RouteSocket, namespace_path
+from actuators.network.tc import (
+    ETH_P_IP,
+    ETH_P_IPV6,
+    TC_H_INGRESS,
+    TC_H_ROOT,
+    GroupRule,
+    HtbClass,
+    PortRule,
+    Qdisc,
+    TrafficControl,
+    handle_text,
+    parse_handle,
+)
+from parties.knob import Knob, KnobError, KnobRef
+
+HANDLE: Final = 0x70610000
+"""Our qdisc's handle, 7061: in ``tc``; unusual on purpose, as it is how an earlier run's objects are told from others'."""
+
+_GROUP_PREFERENCE: Final = 1
+_PORT_PREFERENCES: Final = ((2, ETH_P_IP), (3, ETH_P_IPV6))
+_GONE: Final = frozenset({errno.ENOENT, errno.EINVAL})
+
+_ADVICE: Final = {
+    errno.EPERM: "run as root, or with CAP_NET_ADMIN and, for another namespace, CAP_SYS_ADMIN",
+    errno.EEXIST: "somebody's own qdisc is in the way: remove it, or leave network out of the configuration",
+    errno.ENODEV: "the device does not exist there: see `ip link`",
+    errno.ENOENT: "it is gone, or the kernel lacks the scheduler or classifier: see `tc qdisc show`, try `modprobe sch_htb`",
+    errno.EINVAL: "the kernel does not take these values: see `tc -d class show`",
+}
+
+
+class Device:
+    """A network device in a namespace ("" is the daemon's own), and how its traffic control is reached.
+
+    With ``keep`` one socket stays open until ``close`` (the tick), otherwise each use opens its own (restore).
+    """
+
+    def __init__(self, name: str, namespace: str = "", *, keep: bool = True) -> None:
+        self.name = name
+        self.namespace = namespace
+        self._keep = keep
+        self._route: RouteSocket | None = None
+        self._control: TrafficControl | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} in network namespace {self.namespace}" if self.namespace else self.name
+
+    @contextmanager
+    def control(self, doing: str) -> Iterator[TrafficControl]:
+        """The device's traffic control. What fails inside becomes one KnobError that says what, where and what to do."""
+        try:
+            yield self._control or self._open()
+        except KnobError:
+            raise
+        except TimeoutError as error:
+            self.close()
+            raise KnobError(errno.ETIMEDOUT, f"{doing} on {self}: the kernel did not answer; it is tried again") from error
+        except OSError as error:
+            code = error.errno or errno.EIO
+            if code == errno.ENODEV:
+                self.close()  # a device of the same name may come back with another index
+            advice = _ADVICE.get(code, "see `tc qdisc show` and the kernel log")
+            raise KnobError(code, f"{doing} on {self}: {error.strerror or os.strerror(code)}; {advice}") from error
+        finally:
+            if not self._keep:
+                self.close()
+
+    def close(self) -> None:
+        """Give up the socket; the next use opens another."""
+        if self._route is not None:
+            self._route.close()
+        self._route = self._control = None
+
+    def _open(self) -> TrafficControl:
+        try:
+            self._route = RouteSocket(self.namespace)
+        except FileNotFoundError as error:
+            path = namespace_path(self.namespace)
+            raise KnobError(errno.ENOENT, f"network namespace {path} does not exist; see `ip netns list`") from error
+        self._control = TrafficControl(self._route, self._route.interface_index(self.name))
+        return self._control
+
+
+def own_root(found: list[Qdisc]) -> Qdisc | None:
+    """Our root qdisc among those of a device, if it is there."""
+    return next((q for q in found if q.parent == TC_H_ROOT and q.handle == HANDLE and q.kind == "htb"), None)
+
+
+def foreign_root(found: list[Qdisc]) -> Qdisc | None:
+    """A qdisc that somebody set up. The kernel's own defaults have handle 0; ingress does not concern egress."""
+    return next((q for q in found if q.handle and q.parent != TC_H_INGRESS and not (q.handle == HANDLE and q.kind == "htb")), None)
+
+
+class QdiscKnob:
+    """Our HTB at the root of a device; its value is ``default CLASS``. Removing it brings the kernel's default back."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    @property
+    def ref(self) -> KnobRef:
+        """Kind "tc-qdisc": namespace, device, handle."""
+        return KnobRef("tc-qdisc", (self._device.namespace, self._device.name, handle_text(HANDLE)))
+
+    def read(self) -> str | None:
+        """Its default class, or None where it is not there, whatever else is."""
+        with self._device.control("read the root qdisc") as control:
+            found = own_root(control.qdiscs())
+        return None if found is None else f"default {handle_text(found.default_class)}"
+
+    def write(self, value: str) -> None:
+        """Make it; EEXIST if a qdisc with a handle is there already."""
+        default = parse_handle(value.removeprefix("default "))
+        with self._device.control(f"set root qdisc {handle_text(HANDLE)} htb") as control:
+            control.add_root(HANDLE, default)
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Exact equality: the kernel keeps it as it was given."""
+        return wanted == found
+
+    def restore(self, old: str | None) -> None:
+        """Remove it where it was not, with everything that still hangs below it."""
+        if old is None:
+            if self.read() is not None:
+                with self._device.control(f"remove root qdisc {handle_text(HANDLE)}") as control:
+                    control.delete_root(HANDLE)
+        elif not self.same(old, self.read()):
+            self.write(old)
+
+
+class ClassKnob:
+    """One HTB class; its value is ``HtbClass.text()``, rates in bytes/s. A change is live: queued packets stay queued."""
+
+    def __init__(self, device: Device, class_id: int) -> None:
+        self._device = device
+        self._class_id = class_id
+
+    @property
+    def ref(self) -> KnobRef:
+        """Kind "tc-class": namespace, device, class id."""
+        return KnobRef("tc-class", (self._device.namespace, self._device.name, handle_text(self._class_id)))
+
+    def read(self) -> str | None:
+        """What it is set to, or None where it (or our qdisc) does not exist."""
+        with self._device.control(f"read class {handle_text(self._class_id)}") as control:
+            try:
+                return control.one_class(self._class_id).settings.text()
+            except OSError as error:
+                if error.errno in _GONE:
+                    return None
+                raise
+
+    def write(self, value: str) -> None:
+        """Make or change it."""
+        settings = HtbClass.parse(value)
+        doing = f"set class {handle_text(self._class_id)} to {settings.rate_bytes_per_s * 8} bit/s"
+        with self._device.control(doing) as control:
+            control.set_class(self._class_id, settings)
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Exact equality: HTB keeps whole bytes/s and ticks, and amounts are chosen to divide (``NetworkActuator.pools``)."""
+        return wanted == found
+
+    def restore(self, old: str | None) -> None:
+        """Remove it where it was not; a vanished qdisc took it along."""
+        if old is not None:
+            self.write(old)
+            return
+        with self._device.control(f"remove class {handle_text(self._class_id)}") as control:
+            try:
+                control.delete_class(self._class_id)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+
+
+class FilterKnob:
+    """All filters of our qdisc together; its value lists ``port=PORT>CLASS`` and ``cgroup=DEPTH/ID>CLASS``, sorted.
+
+    One knob, because u32's tables belong to the qdisc and not to one filter: they come and go together. A change removes all and
+    adds all; for less than a millisecond packets go to the class of the rest.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    @property
+    def ref(self) -> KnobRef:
+        """Kind "tc-filter": namespace, device, parent handle."""
+        return KnobRef("tc-filter", (self._device.namespace, self._device.name, handle_text(HANDLE)))
+
+    def read(self) -> str | None:
+        """The rules in force; None where there are none."""
+        with self._device.control("read the filters") as control:
+            if own_root(control.qdiscs()) is None:
+                return None
+            groups = control.group_rules(HANDLE, _GROUP_PREFERENCE)
+            ports = [control.port_rules(HANDLE, preference, protocol) for preference, protocol in _PORT_PREFERENCES]
+        if ports[0] != ports[1]:
+            return f"{filter_text(groups, ports[0])} but for IPv6 {filter_text((), ports[1])}"
+        return filter_text(groups, ports[0]) or None
+
+    def write(self, value: str) -> None:
+        """Put these rules in the place of whatever there is."""
+        groups, ports = parse_filters(value)
+        with self._device.control("set the filters") as control:
+            control.flush_filters(HANDLE)
+            for rule in groups:
+                program = load_group_program(rule.depth, rule.group_id)
+                try:
+                    control.add_group_rule(HANDLE, _GROUP_PREFERENCE, rule, program)
+                finally:
+                    os.close(program)
+            for preference, protocol in _PORT_PREFERENCES if ports else ():
+                control.add_port_rules(HANDLE, preference, protocol, ports)
+
+    def same(self, wanted: str, found: str | None) -> bool:
+        """Exact equality; no rules at all are written as ""."""
+        return wanted == (found or "")
+
+    def restore(self, old: str | None) -> None:
+        """Remove every filter of our qdisc, or bring back the listed ones."""
+        if old is not None:
+            self.write(old)
+        elif self.read() is not None:
+            with self._device.control("remove the filters") as control:
+                control.flush_filters(HANDLE)
+
+
+def filter_text(groups: Iterable[GroupRule], ports: Iterable[PortRule]) -> str:
+    """The rules in one line, sorted."""
+    words = [f"cgroup={rule.depth}/{rule.group_id}>{handle_text(rule.class_id)}" for rule in groups]
+    words += [f"port={rule.port}>{handle_text(rule.class_id)}" for rule in ports]
+    return " ".join(sorted(words))
+
+
+def parse_filters(text: str) -> tuple[list[GroupRule], list[PortRule]]:
+    """The inverse of ``filter_text``. Raises ValueError."""
+    groups, ports = [], []
+    for word in text.split():
+        matched, _arrow, class_text = word.partition(">")
+        kind, _equals, what = matched.partition("=")
+        if kind == "port":
+            ports.append(PortRule(int(what), parse_handle(class_text)))
+        elif kind == "cgroup":
+            depth, _slash, group_id = what.partition("/")
+            groups.append(GroupRule(int(depth), int(group_id), parse_handle(class_text)))
+        else:
+            raise ValueError(f"not a filter rule: {word!r}")
+    return groups, ports
+
+
+def _device(address: tuple[str, ...]) -> Device:
+    namespace, name, _handle = address
+    return Device(name, namespace, keep=False)
+
+
+KINDS: dict[str, Callable[[tuple[str, ...]], Knob]] = {
+    "tc-qdisc": lambda address: QdiscKnob(_device(address)),
+    "tc-class": lambda address: ClassKnob(_device(address), parse_handle(address[2])),
+    "tc-filter": lambda address: FilterKnob(_device(address)),
+}
+"""How a knob is found again from the journal's reference, in any process."""
