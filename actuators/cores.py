@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from actuators import best_effort
 from actuators.cgroup.group import ControlGroup, Controller, GroupLayer
-from actuators.cgroup.v1_knobs import format_list, parse_list
 from actuators.cpu_bandwidth import CpuBandwidthActuator
 from actuators.holders import HolderGroups, ManagedGroups
 from parties.knob import Effect, KnobWrite
 from parties.model import BEST_EFFORT, MILLICORES_PER_CORE, Domain, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import CoreDivision, CoreSettings
+from parties.units import format_cpu_list, parse_cpu_list
 
 _NEEDS = (Controller.CPUSET,)
 
@@ -150,9 +150,9 @@ class WholeCoresActuator:
         if not kept:
             jumps.append(_Jump(group, holder, old, new))
             return []
-        plan = [KnobWrite(group.cpus, format_list(kept), holder, Effect.TAKE)] if kept != old else []
+        plan = [KnobWrite(group.cpus, format_cpu_list(kept), holder, Effect.TAKE)] if kept != old else []
         if new != kept:
-            plan.append(KnobWrite(group.cpus, format_list(new), holder, Effect.GIVE))
+            plan.append(KnobWrite(group.cpus, format_cpu_list(new), holder, Effect.GIVE))
         return plan
 
     def _nodes(self, placement: Placement, before: Placement | None) -> list[KnobWrite]:
@@ -163,12 +163,12 @@ class WholeCoresActuator:
             cpus = set(placement.cpus.get(holder, ()))
             nodes = {node for domain in self._domains if cpus & set(domain.cpus) for node in self._mems[domain.id]}
             if nodes:
-                plan += [KnobWrite(group.mems, format_list(nodes), holder, Effect.TAKE) for group in self._groups.of(holder)]
+                plan += [KnobWrite(group.mems, format_cpu_list(nodes), holder, Effect.TAKE) for group in self._groups.of(holder)]
         return plan
 
     @staticmethod
     def _in_force(group: ControlGroup) -> frozenset[int]:
-        return parse_list(group.cpus.read() or "")
+        return frozenset(parse_cpu_list(group.cpus.read() or ""))
 
 
 def _in_order(jumps: list[_Jump]) -> list[KnobWrite]:
@@ -182,7 +182,7 @@ def _in_order(jumps: list[_Jump]) -> list[KnobWrite]:
         free = (jump for jump in waiting if not any(jump.new & other.old for other in waiting if other.holder != jump.holder))
         jump = next(free, waiting[0])
         waiting.remove(jump)
-        plan.append(KnobWrite(jump.group.cpus, format_list(jump.new), jump.holder, Effect.NEUTRAL))
+        plan.append(KnobWrite(jump.group.cpus, format_cpu_list(jump.new), jump.holder, Effect.NEUTRAL))
     return plan
 
 

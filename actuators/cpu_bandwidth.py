@@ -16,12 +16,13 @@ from fractions import Fraction
 
 from actuators import best_effort
 from actuators.cgroup.group import ControlGroup, Controller, CpuBandwidth, GroupLayer
-from actuators.cgroup.v1_knobs import LEAST_QUOTA_US, LONGEST_PERIOD_US, format_list
+from actuators.cgroup.v1_knobs import LEAST_QUOTA_US, LONGEST_PERIOD_US
 from actuators.holders import HolderGroups, ManagedGroups, effect, split
 from parties.knob import Effect, KnobWrite
 from parties.model import BEST_EFFORT, MILLICORES_PER_CORE, Domain, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import CoreSettings
+from parties.units import format_cpu_list
 
 _NS_PER_US = 1000
 _MILLIONTHS = MILLICORES_PER_CORE * 1_000_000
@@ -149,8 +150,8 @@ class CpuBandwidthActuator:
             return []
         plan = []
         for group in self._groups.of(holder):
-            plan.append(KnobWrite(group.mems, format_list(self._mems[self._domains[0].id]), holder, Effect.NEUTRAL))
-            plan.append(KnobWrite(group.cpus, format_list(cpus), holder, Effect.NEUTRAL))
+            plan.append(KnobWrite(group.mems, format_cpu_list(self._mems[self._domains[0].id]), holder, Effect.NEUTRAL))
+            plan.append(KnobWrite(group.cpus, format_cpu_list(cpus), holder, Effect.NEUTRAL))
         return plan
 
     def _best_effort(self, new: int, old: int | None) -> list[KnobWrite]:

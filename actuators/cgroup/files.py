@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
-from parties.knob import KnobError
-
-VANISHED = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
-"""What the kernel answers when a group is gone: ENOENT by path, ENODEV by a kept descriptor."""
+from parties.knob import VANISHED, KnobError
 
 _CHUNK_BYTES = 65536
 
 
 def vanished(error: OSError) -> bool:
-    """Whether the error says that the group is no longer there."""
+    """Whether the error says that the group is no longer there: ENOENT by path, ENODEV by a kept descriptor."""
     return error.errno in VANISHED
 
 

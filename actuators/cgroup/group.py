@@ -103,10 +103,7 @@ class ControlGroup(Protocol):
         """Whether its processes run at all."""
 
     def pids(self) -> tuple[int, ...]:
-        """Its processes, those of groups below it included."""
-
-    def populated(self) -> bool:
-        """Whether it, or a group below it, has a process."""
+        """Its processes, those of groups below it included; none where it is gone."""
 
     def cpu_usage_ns(self) -> int | None:
         """CPU time used so far."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from actuators.cgroup.v1_knobs import (
     ListKnob,
     MemoryLimitKnob,
 )
-from parties.knob import Knob, KnobError
+from parties.knob import Knob
 
 _PROCESS_ORDER = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.MEMORY, Controller.DISK, Controller.FREEZER)
+_LINKS_OF_A_LEAF = 2  # a directory has one more for each directory in it
 
 
 class GroupLayerV1:
@@ -94,15 +94,20 @@ class ControlGroupV1:
         return self._throttles[key]
 
     def pids(self) -> tuple[int, ...]:
-        """Its processes and those of the groups below it, in the first hierarchy that has the group."""
-        return tuple(sorted({pid for directory in self._tree() for pid in _pids(directory)}))
-
-    def populated(self) -> bool:
-        """Whether it, or a group below it, has a process."""
-        own = self._process_file()
-        if own is not None and own.read():
-            return True
-        return any(_pids(directory) for directory in self._tree())
+        """Its processes and those of the groups below it, in the first hierarchy that has the group; none where it is gone."""
+        controller = self._process_controller()
+        own = None if controller is None else self._counter(controller, "cgroup.procs")
+        if own is None:
+            return ()
+        try:
+            found = own.read().split()
+            if own.path.parent.stat().st_nlink > _LINKS_OF_A_LEAF:
+                found += [pid for place in own.path.parent.glob("*/**/cgroup.procs") for pid in _procs(place)]
+        except OSError as error:
+            if vanished(error):
+                return ()
+            raise
+        return tuple(sorted(map(int, found)))
 
     def cpu_usage_ns(self) -> int | None:
         """cpuacct.usage, which counts the groups below as well."""
@@ -149,27 +154,14 @@ class ControlGroupV1:
         mounted = (controller for controller in _PROCESS_ORDER if controller.value in self._hierarchies.v1)
         return next((controller for controller in mounted if self.directory(controller).is_dir()), None)
 
-    def _process_file(self) -> KeptFile | None:
-        controller = self._process_controller()
-        return None if controller is None else self._counter(controller, "cgroup.procs")
 
-    def _tree(self) -> Iterator[Path]:
-        controller = self._process_controller()
-        if controller is not None:
-            for directory, _, _ in os.walk(self.directory(controller)):
-                yield Path(directory)
-
-
-def _pids(directory: Path) -> tuple[int, ...]:
-    file = KeptFile(directory / "cgroup.procs", writable=False)
+def _procs(path: Path) -> list[str]:
     try:
-        return tuple(int(pid) for pid in file.read().split())
-    except KnobError as error:
+        return path.read_text(encoding="ascii").split()
+    except OSError as error:
         if vanished(error):
-            return ()
+            return []
         raise
-    finally:
-        file.close()
 
 
 def _field(stat: str, name: str) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from actuators.cgroup.files import KeptFile
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth
-from parties.knob import Knob, KnobError, KnobRef
+from parties.knob import KnobError, KnobKinds, KnobRef
+from parties.units import parse_cpu_list
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 UNLIMITED_BYTES = (2**63 - 1) // PAGE_BYTES * PAGE_BYTES
@@ -21,28 +21,6 @@ LONGEST_PERIOD_US = 1_000_000
 LEAST_SHARES = 2
 FREEZE_PATIENCE_NS = 200_000_000
 _FREEZE_POLL_S = 0.001
-
-
-def parse_list(text: str) -> frozenset[int]:
-    """The numbers of a kernel list, "0-2,5". Raises ValueError."""
-    numbers: set[int] = set()
-    for part in text.strip().split(","):
-        if part:
-            first, _, last = part.partition("-")
-            numbers.update(range(int(first), int(last or first) + 1))
-    return frozenset(numbers)
-
-
-def format_list(numbers: frozenset[int] | set[int] | tuple[int, ...]) -> str:
-    """The kernel's own form of a list: ascending, ranges joined."""
-    parts: list[str] = []
-    run: list[int] = []
-    for number in [*sorted(set(numbers)), -1]:
-        if run and number != run[-1] + 1:
-            parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-            run = []
-        run.append(number)
-    return ",".join(parts)
 
 
 class ListKnob:
@@ -67,7 +45,7 @@ class ListKnob:
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Compare as sets."""
-        return parse_list(wanted) == parse_list(found or "")
+        return parse_cpu_list(wanted) == parse_cpu_list(found or "")
 
     def restore(self, old: str | None) -> None:
         """Empty it where it was empty; refused (ENOSPC) while there are processes."""
@@ -187,7 +165,12 @@ class CpuClassKnob:
             return
         if idle:
             self._idle.write("0")
-        self._shares.write(value.removeprefix("shares="))
+        try:
+            self._shares.write(value.removeprefix("shares="))
+        except KnobError:
+            if idle:
+                self._idle.write("1")
+            raise
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Compare; without cpu.idle the least shares count as the idle class."""
@@ -325,7 +308,7 @@ def _bare(error: OSError) -> OSError:
     return OSError(error.errno, os.strerror(error.errno or 0))
 
 
-KINDS: dict[str, Callable[[tuple[str, ...]], Knob]] = {
+KINDS: KnobKinds = {
     ListKnob.KIND: lambda address: ListKnob(Path(address[0])),
     CpuBandwidthKnob.KIND: lambda address: CpuBandwidthKnob(Path(address[0])),
     CpuClassKnob.KIND: lambda address: CpuClassKnob(Path(address[0])),
@@ -333,4 +316,3 @@ KINDS: dict[str, Callable[[tuple[str, ...]], Knob]] = {
     DiskThrottleKnob.KIND: lambda address: DiskThrottleKnob(Path(address[0]), address[1]),
     FreezerKnob.KIND: lambda address: FreezerKnob(Path(address[0])),
 }
-"""How a knob of each kind is made from its address."""
