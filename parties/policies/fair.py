@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from parties.model import BEST_EFFORT, IDLE, Holder, Node, Partition, Pool, Service
-
-
-class _Limits(NamedTuple):
-    lowest: int
-    highest: int
 
 
 def fair_start(node: Node, services: Sequence[Service], *, best_effort: bool) -> Partition:
@@ -37,38 +31,38 @@ def fair_start(node: Node, services: Sequence[Service], *, best_effort: bool) ->
 
 
 def _deal(pool: Pool, members: Sequence[Service], *, best_effort: bool) -> dict[Holder, int]:
-    limits = {service.name: _whole_steps(pool, service) for service in members}
-    need = sum(limit.lowest for limit in limits.values())
+    floors = {service.name: -(-service.floor(pool) // pool.step) * pool.step for service in members}
+    need = sum(floors.values())
     if need > pool.total:
         raise ValueError(
             f"{pool.key}: {len(members)} services need {need} {pool.key.resource.unit} at least and the pool has {pool.total}; "
             "lower their minimum, make the pool larger, or place a service elsewhere"
         )
+    ceilings = {service.name: _ceiling(pool, service, floors[service.name]) for service in members}
+    held: dict[Holder, int] = dict(floors)
     if best_effort:
-        limits[BEST_EFFORT] = _Limits(0, pool.total)
-    held = {holder: limit.lowest for holder, limit in limits.items()}
+        held[BEST_EFFORT], ceilings[BEST_EFFORT] = 0, pool.total
     left = pool.total - need
     # A heap: a pool may have thousands of steps, and the tie-break by order comes with the tuple.
-    hungry = [(held[holder], order, holder) for order, holder in enumerate(limits) if held[holder] < limits[holder].highest]
+    hungry = [(held[holder], order, holder) for order, holder in enumerate(held) if held[holder] < ceilings[holder]]
     heapq.heapify(hungry)
     while left and hungry:
         amount, order, holder = heapq.heappop(hungry)
         held[holder] = amount + pool.step
         left -= pool.step
-        if held[holder] < limits[holder].highest:
+        if held[holder] < ceilings[holder]:
             heapq.heappush(hungry, (held[holder], order, holder))
     return held | {IDLE: left}
 
 
-def _whole_steps(pool: Pool, service: Service) -> _Limits:
-    lowest = -(-service.floor(pool) // pool.step) * pool.step
-    highest = service.ceiling(pool) // pool.step * pool.step
-    if lowest > highest:
+def _ceiling(pool: Pool, service: Service, floor: int) -> int:
+    ceiling = service.ceiling(pool) // pool.step * pool.step
+    if floor > ceiling:
         raise ValueError(
             f"{pool.key}: {service.name} may hold between {service.floor(pool)} and {service.ceiling(pool)} "
             f"{pool.key.resource.unit}, which has no multiple of the step {pool.step}; change its minimum or maximum"
         )
-    return _Limits(lowest, highest)
+    return ceiling
 
 
 def _nominal(pool: Pool, members: Sequence[Service], *, best_effort: bool) -> dict[Holder, int]:
