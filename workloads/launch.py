@@ -15,6 +15,13 @@ import sys
 CLONE_NEWNET = 0x40000000
 
 
+def enter_namespace(handle: int) -> None:
+    """Move the calling thread into the network namespace of an open descriptor (``os.setns`` of Python 3.12). Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(handle, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
 def main(arguments: list[str]) -> None:
     """Join, enter, pin, and become the program."""
     specification = json.loads(arguments[0])
@@ -23,9 +30,7 @@ def main(arguments: list[str]) -> None:
             procs.write(str(os.getpid()))
     if specification["namespace"]:
         handle = os.open(specification["namespace"], os.O_RDONLY | os.O_CLOEXEC)
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(handle, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns", specification["namespace"])
+        enter_namespace(handle)
     os.sched_setaffinity(0, specification["cpus"])
     os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell wanted
 

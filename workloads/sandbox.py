@@ -279,6 +279,22 @@ def wait_for(condition: Callable[[], bool], what: str, children: Sequence[Child]
         time.sleep(0.02)
 
 
+@contextlib.contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Sockets opened meanwhile by this thread belong to the namespace. Raises OSError."""
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(NETNS / namespace, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            launch.enter_namespace(there)
+            yield
+        finally:
+            launch.enter_namespace(here)
+            os.close(there)
+    finally:
+        os.close(here)
+
+
 def _ip(*words: str) -> None:
     try:
         subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=10)
