@@ -58,12 +58,7 @@ pub struct MemcachedArgs {
     pub target: String,
 
     /// Operations and their weights: get, multiget, set
-    #[arg(
-        long,
-        default_value = "get=1",
-        value_name = "OP=WEIGHT,...",
-        help_heading = "Requests"
-    )]
+    #[arg(long, default_value = "get=1", value_name = "OP=WEIGHT,...", help_heading = "Requests")]
     pub mix: String,
     /// Keys of one multiget
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Requests")]
@@ -131,6 +126,7 @@ pub struct HttpArgs {
 }
 
 /// What both protocols have in common.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own on the command line")]
 #[derive(Args, Debug, Serialize)]
 pub struct LoadArgs {
     /// Mean rate of the Poisson arrivals, in requests per second, such as 500 or 5k
@@ -202,20 +198,10 @@ pub struct LoadArgs {
     #[arg(long, value_name = "PATH", requires = "service", help_heading = "Report")]
     pub histogram_socket: Option<PathBuf>,
     /// The registered service that the load is for
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "histogram_socket",
-        help_heading = "Report"
-    )]
+    #[arg(long, value_name = "NAME", requires = "histogram_socket", help_heading = "Report")]
     pub service: Option<String>,
     /// This client's name at the histogram socket, 1 to 64 characters [default: loadgen-PID]
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "histogram_socket",
-        help_heading = "Report"
-    )]
+    #[arg(long, value_name = "NAME", requires = "histogram_socket", help_heading = "Report")]
     pub client: Option<String>,
     /// Take commands at this Unix socket (see `parties-loadgen control --help`)
     #[arg(long, value_name = "PATH", help_heading = "Report")]

@@ -25,9 +25,7 @@ impl Command {
             ["rate", rate] => units::rate_per_s(rate).map(Self::Rate),
             ["status"] => Ok(Self::Status),
             ["stop"] => Ok(Self::Stop),
-            _ => Err(format!(
-                "`{line}` is no command; write `rate 5000`, `status` or `stop`"
-            )),
+            _ => Err(format!("`{line}` is no command; write `rate 5000`, `status` or `stop`")),
         }
     }
 }
@@ -52,11 +50,7 @@ impl Control {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         let clients = (0..MOST_CLIENTS).map(|_| None).collect();
-        Ok(Self {
-            path: path.to_path_buf(),
-            listener,
-            clients,
-        })
+        Ok(Self { path: path.to_path_buf(), listener, clients })
     }
 
     pub fn register(&self, poller: &Poller) -> Result<()> {
@@ -85,10 +79,7 @@ impl Control {
             };
             stream.set_nonblocking(true)?;
             poller.add(stream.as_raw_fd(), CONTROL + 1 + slot as u64, false)?;
-            self.clients[slot] = Some(Client {
-                stream,
-                input: Vec::new(),
-            });
+            self.clients[slot] = Some(Client { stream, input: Vec::new() });
         }
         Ok(())
     }

@@ -49,16 +49,7 @@ impl Feed {
     pub fn new(path: PathBuf, service: String, client: String) -> Self {
         let sequence = sys::now_ns() / 1_000_000;
         let message = Vec::with_capacity(LARGEST_MESSAGE_BYTES);
-        Self {
-            path,
-            service,
-            client,
-            sequence,
-            socket: None,
-            retry_ns: 0,
-            message,
-            said: BTreeSet::new(),
-        }
+        Self { path, service, client, sequence, socket: None, retry_ns: 0, message, said: BTreeSet::new() }
     }
 
     /// Says a thing on stderr, once.
@@ -143,10 +134,7 @@ impl Feed {
             ));
             return Ok(());
         }
-        let sent = self
-            .socket
-            .as_ref()
-            .map(|socket| sys::send(socket, &self.message));
+        let sent = self.socket.as_ref().map(|socket| sys::send(socket, &self.message));
         match sent {
             Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
                 self.say("the daemon does not keep up with its socket; windows are lost".to_string());

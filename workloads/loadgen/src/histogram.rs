@@ -28,12 +28,7 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn new() -> Self {
-        Self {
-            counts: vec![0; BUCKETS].into_boxed_slice(),
-            total: 0,
-            lowest: BUCKETS,
-            highest: 0,
-        }
+        Self { counts: vec![0; BUCKETS].into_boxed_slice(), total: 0, lowest: BUCKETS, highest: 0 }
     }
 
     pub fn record(&mut self, value_ns: u64) {
@@ -59,16 +54,12 @@ impl Histogram {
 
     fn used(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let end = if self.total == 0 { 0 } else { self.highest + 1 };
-        (self.lowest.min(end)..end)
-            .map(|i| (i, self.counts[i]))
-            .filter(|(_, count)| *count > 0)
+        (self.lowest.min(end)..end).map(|i| (i, self.counts[i])).filter(|(_, count)| *count > 0)
     }
 
     /// The smallest bucket end that at least `ppm` millionths of the values do not exceed; 0 if there are none.
     pub fn percentile_ns(&self, ppm: u64) -> u64 {
-        let rank = (u128::from(self.total) * u128::from(ppm))
-            .div_ceil(1_000_000)
-            .max(1) as u64;
+        let rank = (u128::from(self.total) * u128::from(ppm)).div_ceil(1_000_000).max(1) as u64;
         let mut seen = 0;
         for (i, count) in self.used() {
             seen += count;
@@ -89,10 +80,7 @@ impl Histogram {
 
     /// How many values lie above `limit_ns`; a bucket that only begins below it counts as above.
     pub fn above(&self, limit_ns: u64) -> u64 {
-        self.used()
-            .filter(|(i, _)| upper_ns(*i) > limit_ns)
-            .map(|(_, count)| count)
-            .sum()
+        self.used().filter(|(i, _)| upper_ns(*i) > limit_ns).map(|(_, count)| count).sum()
     }
 
     /// `[bucket, count, bucket, count, ...]`, as the wire has it.
@@ -144,15 +132,13 @@ mod tests {
         let mut rng = Rng::new(5, 0);
         let mut values: Vec<u64> = (0..10_001).map(|_| (rng.exponential() * 1e6) as u64).collect();
         let mut histogram = Histogram::new();
-        values.iter().for_each(|v| histogram.record(*v));
+        for value in &values {
+            histogram.record(*value);
+        }
         values.sort_unstable();
         for ppm in [1, 500_000, 900_000, 950_000, 990_000, 999_000, 1_000_000] {
             let rank = (values.len() as u64 * ppm).div_ceil(1_000_000).max(1) as usize;
-            assert_eq!(
-                histogram.percentile_ns(ppm),
-                upper_ns(bucket(values[rank - 1])),
-                "{ppm}"
-            );
+            assert_eq!(histogram.percentile_ns(ppm), upper_ns(bucket(values[rank - 1])), "{ppm}");
         }
         assert_eq!(histogram.max_ns(), upper_ns(bucket(values[10_000])));
     }
@@ -162,11 +148,7 @@ mod tests {
     fn clear_and_sparse() {
         let mut histogram = Histogram::new();
         assert_eq!(
-            (
-                histogram.percentile_ns(990_000),
-                histogram.max_ns(),
-                histogram.sparse().len()
-            ),
+            (histogram.percentile_ns(990_000), histogram.max_ns(), histogram.sparse().len()),
             (0, 0, 0)
         );
         for value in [5, 1_000_000, 5, 300] {
@@ -176,10 +158,7 @@ mod tests {
         assert_eq!(histogram.above(300), 2, "the bucket of 300 reaches to 301");
         assert_eq!(histogram.above(301), 1);
         histogram.clear();
-        assert_eq!(
-            (histogram.total(), histogram.sparse().len(), histogram.max_ns()),
-            (0, 0, 0)
-        );
+        assert_eq!((histogram.total(), histogram.sparse().len(), histogram.max_ns()), (0, 0, 0));
         histogram.record(7);
         assert_eq!(histogram.sparse(), [7, 1]);
     }

@@ -45,10 +45,7 @@ fn control(args: &ControlArgs) -> Result<End, Failure> {
     if args.json {
         println!("{answer}");
     } else if let Some(fields) = value.as_object() {
-        for (name, field) in fields
-            .iter()
-            .filter(|(name, _)| *name != "version" && *name != "error")
-        {
+        for (name, field) in fields.iter().filter(|(name, _)| *name != "version" && *name != "error") {
             println!("{name:<16} {field}");
         }
     }
@@ -60,21 +57,13 @@ fn control(args: &ControlArgs) -> Result<End, Failure> {
 
 fn run(command: Command) -> Result<End, Failure> {
     match command {
-        Command::Memcached(args) => session::run(
-            &args.load,
-            "memcached",
-            &configuration(&args)?,
-            setup::memcached(&args)?,
-        ),
+        Command::Memcached(args) => {
+            session::run(&args.load, "memcached", &configuration(&args)?, setup::memcached(&args)?)
+        }
         Command::Http(args) => session::run(&args.load, "http", &configuration(&args)?, setup::http(&args)?),
         Command::Control(args) => control(&args),
         Command::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Cli::command(),
-                "parties-loadgen",
-                &mut std::io::stdout(),
-            );
+            clap_complete::generate(shell, &mut Cli::command(), "parties-loadgen", &mut std::io::stdout());
             Ok(End::Sound)
         }
     }

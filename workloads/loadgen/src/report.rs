@@ -143,11 +143,7 @@ pub struct Report {
 
 impl Report {
     pub fn new(lines: Box<dyn Write>, tables: bool, interval_histograms: bool) -> Self {
-        Self {
-            lines,
-            tables,
-            interval_histograms,
-        }
+        Self { lines, tables, interval_histograms }
     }
 
     pub fn line<T: Serialize>(&mut self, line: &T) -> Result<()> {
@@ -181,11 +177,7 @@ impl Report {
                 show_ns(line.response_ns.max),
                 show_ns(line.service_ns.p99),
                 show_ns(line.lag_ns.p99),
-                if reasons.is_empty() {
-                    String::new()
-                } else {
-                    format!("invalid: {}", reasons.join("; "))
-                },
+                if reasons.is_empty() { String::new() } else { format!("invalid: {}", reasons.join("; ")) },
             );
         }
     }
@@ -203,10 +195,7 @@ impl Observer for Outputs {
             feed.window(window)?;
         }
         let latencies = window.latencies;
-        let histogram = self
-            .report
-            .interval_histograms
-            .then(|| latencies.response.sparse());
+        let histogram = self.report.interval_histograms.then(|| latencies.response.sparse());
         self.report.line(&IntervalLine {
             version: VERSION,
             kind: "interval",

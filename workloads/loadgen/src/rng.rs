@@ -18,9 +18,7 @@ pub struct Rng {
 impl Rng {
     /// The stream numbered `stream` of a seed; streams do not overlap in practice.
     pub fn new(seed: u64, stream: u64) -> Self {
-        Self {
-            state: mix(mix(seed) ^ mix(stream ^ 0x5DEE_CE66_D1CE_4E5B)),
-        }
+        Self { state: mix(mix(seed) ^ mix(stream ^ 0x5DEE_CE66_D1CE_4E5B)) }
     }
 
     pub fn next_u64(&mut self) -> u64 {

@@ -28,12 +28,7 @@ struct Segment {
 impl Segment {
     fn forever(start: f64, rate_per_s: u64) -> Self {
         let rate = rate_per_s as f64 / NS_PER_S;
-        Self {
-            start,
-            end: f64::INFINITY,
-            rate_start: rate,
-            rate_end: rate,
-        }
+        Self { start, end: f64::INFINITY, rate_start: rate, rate_end: rate }
     }
 
     fn slope(&self) -> f64 {
@@ -77,10 +72,7 @@ pub struct Profile {
 
 impl Profile {
     pub fn constant(rate_per_s: u64) -> Self {
-        Self {
-            segments: vec![Segment::forever(0.0, rate_per_s)],
-            last_line_ns: 0,
-        }
+        Self { segments: vec![Segment::forever(0.0, rate_per_s)], last_line_ns: 0 }
     }
 
     /// Reads lines `time rate`; `#` begins a comment. The first time must be 0, and times must rise.
@@ -99,18 +91,12 @@ impl Profile {
         }
         let (last_line_ns, rate) = points[points.len() - 1];
         segments.push(Segment::forever(last_line_ns as f64, rate));
-        Ok(Self {
-            segments,
-            last_line_ns,
-        })
+        Ok(Self { segments, last_line_ns })
     }
 
     /// Expected number of arrivals between two times, in ns since the start.
     fn expected(&self, from: f64, to: f64) -> f64 {
-        self.segments
-            .iter()
-            .map(|s| s.expected(from.max(s.start), to.min(s.end)))
-            .sum()
+        self.segments.iter().map(|s| s.expected(from.max(s.start), to.min(s.end))).sum()
     }
 
     /// Mean rate between two times, rounded to whole requests per second.
@@ -142,18 +128,14 @@ fn parse_points(text: &str) -> Result<Vec<(u64, u64)>, String> {
         }
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [time, rate] = fields[..] else {
-            return Err(format!(
-                "line {number}: `{line}`: write a time and a rate, such as `10s 5000`"
-            ));
+            return Err(format!("line {number}: `{line}`: write a time and a rate, such as `10s 5000`"));
         };
         let time = units::duration_ns(time).map_err(|e| format!("line {number}: {e}"))?;
         let rate = units::rate_per_s(rate).map_err(|e| format!("line {number}: {e}"))?;
         match points.last() {
             None if time != 0 => return Err(format!("line {number}: the first line must be at 0s")),
             Some((before, _)) if time <= *before => {
-                return Err(format!(
-                    "line {number}: its time must be later than the line before"
-                ));
+                return Err(format!("line {number}: its time must be later than the line before"));
             }
             _ => points.push((time, rate)),
         }
@@ -180,13 +162,7 @@ impl Arrivals {
     pub fn new(profile: Profile, seed: u64, stream: u64) -> Self {
         let mut rng = Rng::new(seed, stream);
         let remaining = rng.exponential();
-        let mut arrivals = Self {
-            profile,
-            rng,
-            position: 0.0,
-            remaining,
-            next: 0.0,
-        };
+        let mut arrivals = Self { profile, rng, position: 0.0, remaining, next: 0.0 };
         arrivals.next = arrivals.find_next();
         arrivals
     }
@@ -249,20 +225,17 @@ mod tests {
 
     fn times(profile: Profile, seed: u64, until_ns: u64) -> Vec<u64> {
         let mut arrivals = Arrivals::new(profile, seed, 0);
-        let mut seen = Vec::new();
+        let mut due = Vec::new();
         while arrivals.next_ns() < until_ns {
-            seen.push(arrivals.next_ns());
+            due.push(arrivals.next_ns());
             arrivals.advance();
         }
-        seen
+        due
     }
 
     fn within(seen: usize, expected: f64) {
         let error = 5.0 * expected.sqrt();
-        assert!(
-            (seen as f64 - expected).abs() < error,
-            "{seen}, expected {expected} +- {error}"
-        );
+        assert!((seen as f64 - expected).abs() < error, "{seen}, expected {expected} +- {error}");
     }
 
     /// Gaps of a constant rate have the mean and the variance of the exponential, and are not correlated.
@@ -270,18 +243,11 @@ mod tests {
     fn constant_rate_is_poisson() {
         let seen = times(Profile::constant(5_000), 1, 40_000_000_000);
         within(seen.len(), 200_000.0);
-        let gaps: Vec<f64> = seen
-            .windows(2)
-            .map(|w| (w[1] - w[0]) as f64 / 200_000.0)
-            .collect();
+        let gaps: Vec<f64> = seen.windows(2).map(|w| (w[1] - w[0]) as f64 / 200_000.0).collect();
         let n = gaps.len() as f64;
         let mean = gaps.iter().sum::<f64>() / n;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / n;
-        let lag1 = gaps
-            .windows(2)
-            .map(|w| (w[0] - mean) * (w[1] - mean))
-            .sum::<f64>()
-            / n;
+        let lag1 = gaps.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum::<f64>() / n;
         assert!((mean - 1.0).abs() < 0.012, "{mean}");
         assert!((variance - 1.0).abs() < 0.03, "{variance}");
         assert!(lag1.abs() < 0.012, "{lag1}");
@@ -315,11 +281,8 @@ mod tests {
         assert_eq!(profile.last_line_ns, 3_000_000_000);
         assert_eq!(profile.mean_rate_per_s(1_500_000_000, 2_500_000_000), 500);
         let seen = times(profile, 9, 5_000_000_000);
-        let count = |from: u64, to: u64| {
-            seen.iter()
-                .filter(|t| (from..to).contains(&(**t / 1_000_000)))
-                .count()
-        };
+        let count =
+            |from: u64, to: u64| seen.iter().filter(|t| (from..to).contains(&(**t / 1_000_000))).count();
         within(count(0, 2_000), 2_000.0);
         assert_eq!(count(2_000, 3_000), 0);
         within(count(3_000, 5_000), 16_000.0);
@@ -328,13 +291,7 @@ mod tests {
     /// The same seed gives the same arrivals, another seed others.
     #[test]
     fn deterministic() {
-        let run = |seed| {
-            times(
-                Profile::parse("0s 100\n1s 5k", Shape::Linear).unwrap(),
-                seed,
-                2_000_000_000,
-            )
-        };
+        let run = |seed| times(Profile::parse("0s 100\n1s 5k", Shape::Linear).unwrap(), seed, 2_000_000_000);
         assert_eq!(run(4), run(4));
         assert_ne!(run(4), run(5));
     }

@@ -143,11 +143,7 @@ impl Session<'_> {
         let line = TotalsLine::of("probe", "search", Some(rate), outcome, self.limits);
         let mut value = serde_json::to_value(&line).map_err(std::io::Error::from)?;
         value["met"] = json!(good);
-        value["target_ns"] = json!(outcome
-            .totals
-            .latencies
-            .response
-            .percentile_ns(target.percentile_ppm));
+        value["target_ns"] = json!(outcome.totals.latencies.response.percentile_ns(target.percentile_ppm));
         let report = &mut self.engine.observer.report;
         report.line(&value)?;
         report.table_row(&line, if good { "met " } else { "missed " });
@@ -210,13 +206,7 @@ mod tests {
     use super::*;
 
     fn find(limit: u64, min: u64, max: u64) -> (Bracket, Vec<u64>) {
-        let mut bracket = Bracket {
-            min,
-            max,
-            tolerance_ppm: 20_000,
-            good: None,
-            bad: None,
-        };
+        let mut bracket = Bracket { min, max, tolerance_ppm: 20_000, good: None, bad: None };
         let mut probes = Vec::new();
         while let Some(rate) = bracket.next() {
             bracket.learn(rate, rate <= limit);
@@ -232,10 +222,7 @@ mod tests {
         for limit in [1_000, 1_001, 1_999, 2_000, 2_001, 33_333, 999_999] {
             let (bracket, probes) = find(limit, 1_000, 1_000_000);
             let good = bracket.good.unwrap();
-            assert!(
-                good <= limit && limit as f64 <= good as f64 * 1.021 + 1.0,
-                "{limit}: {good}"
-            );
+            assert!(good <= limit && limit as f64 <= good as f64 * 1.021 + 1.0, "{limit}: {good}");
             assert!(probes.len() <= 20, "{limit}: {probes:?}");
         }
         assert_eq!(find(10, 1_000, 1_000_000).0.good, None);
@@ -246,10 +233,7 @@ mod tests {
     /// Failed and unsent requests count as late ones.
     #[test]
     fn failures_miss_the_target() {
-        let target = Target {
-            percentile_ppm: 990_000,
-            latency_ns: 10_000_000,
-        };
+        let target = Target { percentile_ppm: 990_000, latency_ns: 10_000_000 };
         let mut totals = Totals::new();
         totals.counts.scheduled = 1_000;
         totals.counts.completed = 990;

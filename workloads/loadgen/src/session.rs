@@ -33,10 +33,7 @@ fn open_report(args: &LoadArgs) -> Result<Report, Failure> {
     let lines: Box<dyn Write> = match &args.report {
         None => Box::new(stdout()),
         Some(path) => Box::new(File::create(path).map_err(|e| {
-            Failure::Usage(format!(
-                "--report {}: {e}; give a file that can be written",
-                path.display()
-            ))
+            Failure::Usage(format!("--report {}: {e}; give a file that can be written", path.display()))
         })?),
     };
     Ok(Report::new(lines, !args.json, args.interval_histograms))
@@ -44,10 +41,7 @@ fn open_report(args: &LoadArgs) -> Result<Report, Failure> {
 
 fn open_feed(args: &LoadArgs) -> Option<Feed> {
     let path = args.histogram_socket.clone()?;
-    let client = args
-        .client
-        .clone()
-        .unwrap_or_else(|| format!("loadgen-{}", std::process::id()));
+    let client = args.client.clone().unwrap_or_else(|| format!("loadgen-{}", std::process::id()));
     Some(Feed::new(path, args.service.clone()?, client))
 }
 
@@ -74,22 +68,14 @@ pub fn run(
     let settings = setup::settings(args, workloads.address)?;
     let (profile, length_ns) = setup::profile(args)?;
     sys::least_timer_slack();
-    let outputs = Outputs {
-        report: open_report(args)?,
-        feed: open_feed(args),
-    };
+    let outputs = Outputs { report: open_report(args)?, feed: open_feed(args) };
     let engine = Engine::new(settings, workloads.main, open_control(args)?, outputs)?;
     let limits = Limits {
         lag_percentile_ppm: args.lag_percentile,
         max_lag_ns: args.max_lag,
         max_deviation_ppm: args.max_deviation,
     };
-    let mut session = Session {
-        args,
-        engine,
-        limits,
-        phases: 0,
-    };
+    let mut session = Session { args, engine, limits, phases: 0 };
     session.connect(&address)?;
     if let Some((preload, count)) = workloads.preload {
         session.preload(preload, count)?;
@@ -189,12 +175,7 @@ impl Session<'_> {
         let arrivals = Arrivals::new(profile, self.args.seed, self.phases);
         self.phases += 1;
         let drain_ns = self.args.drain_timeout;
-        Ok(self.engine.run(Phase {
-            load: Load::Open(arrivals),
-            length_ns,
-            warmup_ns,
-            drain_ns,
-        })?)
+        Ok(self.engine.run(Phase { load: Load::Open(arrivals), length_ns, warmup_ns, drain_ns })?)
     }
 
     fn plain(&mut self, profile: Profile, length_ns: u64) -> Result<End, Failure> {

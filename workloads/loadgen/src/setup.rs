@@ -38,17 +38,12 @@ fn resolve(target: &str) -> Result<Address, Failure> {
         ))
     };
     let mut found = target.to_socket_addrs().map_err(|e| wrong(&e.to_string()))?;
-    found
-        .next()
-        .map(Address::Tcp)
-        .ok_or_else(|| wrong("the name has no address"))
+    found.next().map(Address::Tcp).ok_or_else(|| wrong("the name has no address"))
 }
 
 fn zipf(n: u64, exponent: f64) -> Result<Zipf, Failure> {
     if !(0.0..=HIGHEST_ZIPF).contains(&exponent) {
-        return usage(format!(
-            "--zipf {exponent}: give an exponent from 0 (uniform) to {HIGHEST_ZIPF}"
-        ));
+        return usage(format!("--zipf {exponent}: give an exponent from 0 (uniform) to {HIGHEST_ZIPF}"));
     }
     Ok(Zipf::new(n, exponent))
 }
@@ -93,24 +88,16 @@ fn http_target(target: &str) -> Result<(Address, String, Option<String>), Failur
         Some(slash) => (&rest[..slash], Some(rest[slash..].to_string())),
         None => (rest, None),
     };
-    let port = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
-        ""
-    } else {
-        ":80"
-    };
-    Ok((
-        resolve(&format!("{host}{port}"))?,
-        host.to_string(),
-        path.filter(|path| path != "/"),
-    ))
+    let port = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) { "" } else { ":80" };
+    Ok((resolve(&format!("{host}{port}"))?, host.to_string(), path.filter(|path| path != "/")))
 }
 
 fn check_paths(paths: &[String]) -> Result<(), Failure> {
     let bad = |path: &&String| !path.starts_with('/') || path.bytes().any(|b| b <= b' ' || b == 0x7f);
     match paths.iter().find(bad) {
-        Some(path) => usage(format!(
-            "path `{path}`: it must begin with / and hold no blanks (write them as %20)"
-        )),
+        Some(path) => {
+            usage(format!("path `{path}`: it must begin with / and hold no blanks (write them as %20)"))
+        }
         None => Ok(()),
     }
 }
@@ -118,28 +105,16 @@ fn check_paths(paths: &[String]) -> Result<(), Failure> {
 fn http_paths(args: &HttpArgs, in_url: Option<String>) -> Result<(http::Paths, u64), Failure> {
     if let (Some(pattern), Some(count)) = (&args.path_pattern, args.path_count) {
         let Some((before, after)) = pattern.split_once("{}") else {
-            return usage(format!(
-                "--path-pattern `{pattern}`: it needs {{}} where the number belongs"
-            ));
+            return usage(format!("--path-pattern `{pattern}`: it needs {{}} where the number belongs"));
         };
         check_paths(std::slice::from_ref(pattern))?;
-        return Ok((
-            http::Paths::Pattern {
-                before: before.to_string(),
-                after: after.to_string(),
-            },
-            count,
-        ));
+        return Ok((http::Paths::Pattern { before: before.to_string(), after: after.to_string() }, count));
     }
     let mut paths = args.paths.clone();
     if let Some(file) = &args.path_file {
         let text = read_file("--path-file", file)?;
-        paths = text
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .map(ToString::to_string)
-            .collect();
+        paths =
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).map(ToString::to_string).collect();
         if paths.is_empty() {
             return usage(format!("--path-file {}: it holds no path", file.display()));
         }
@@ -157,32 +132,16 @@ pub fn http(args: &HttpArgs) -> Result<Workloads, Failure> {
     let (paths, count) = http_paths(args, path)?;
     for header in &args.headers {
         if !header.contains(':') || header.contains(['\r', '\n']) {
-            return usage(format!(
-                "--header `{header}`: write NAME: VALUE, such as 'Accept-Encoding: gzip'"
-            ));
+            return usage(format!("--header `{header}`: write NAME: VALUE, such as 'Accept-Encoding: gzip'"));
         }
     }
-    let main = http::Requests::new(
-        paths,
-        zipf(count, args.zipf)?,
-        args.load.seed,
-        &host,
-        &args.headers,
-    );
-    Ok(Workloads {
-        address,
-        main: Box::new(main),
-        preload: None,
-        preload_only: false,
-    })
+    let main = http::Requests::new(paths, zipf(count, args.zipf)?, args.load.seed, &host, &args.headers);
+    Ok(Workloads { address, main: Box::new(main), preload: None, preload_only: false })
 }
 
 fn read_file(option: &str, path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|e| {
-        Failure::Usage(format!(
-            "{option} {}: {e}; give a file that can be read",
-            path.display()
-        ))
+        Failure::Usage(format!("{option} {}: {e}; give a file that can be read", path.display()))
     })
 }
 
@@ -209,17 +168,10 @@ pub fn settings(args: &LoadArgs, address: Address) -> Result<Settings, Failure> 
     if args.step_duration == 0 {
         return usage("--step-duration must be above 0".to_string());
     }
-    if args
-        .duration
-        .is_some_and(|duration| duration > 0 && duration <= args.warmup)
-    {
+    if args.duration.is_some_and(|duration| duration > 0 && duration <= args.warmup) {
         return usage("--warmup must be shorter than --duration, or nothing would be measured".to_string());
     }
-    if args
-        .client
-        .as_ref()
-        .is_some_and(|client| !(1..=64).contains(&client.chars().count()))
-    {
+    if args.client.as_ref().is_some_and(|client| !(1..=64).contains(&client.chars().count())) {
         return usage("--client: give a name of 1 to 64 characters".to_string());
     }
     if args.search_repeats % 2 == 0 {

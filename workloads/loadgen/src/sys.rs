@@ -24,7 +24,7 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` is valid for writing; these clocks always exist.
     let time = unsafe {
         let mut time: libc::timespec = zeroed();
-        libc::clock_gettime(clock, &mut time);
+        libc::clock_gettime(clock, &raw mut time);
         time
     };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -51,7 +51,7 @@ pub fn cpu_times_ns() -> (u64, u64) {
     // SAFETY: `usage` is valid for writing.
     let usage = unsafe {
         let mut usage: libc::rusage = zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
         usage
     };
     let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
@@ -63,11 +63,11 @@ pub fn termination_signals() -> Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use.
     unsafe {
         let mut set: libc::sigset_t = zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGINT);
-        libc::sigaddset(&mut set, libc::SIGTERM);
-        checked(libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
-        owned(libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC))
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        checked(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))?;
+        owned(libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC))
     }
 }
 
@@ -80,7 +80,7 @@ pub fn epoll_create() -> Result<OwnedFd> {
 pub fn epoll_change(epoll: &OwnedFd, operation: i32, fd: RawFd, events: u32, token: u64) -> Result<()> {
     let mut event = libc::epoll_event { events, u64: token };
     // SAFETY: `event` lives through the call.
-    checked(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &mut event) }).map(|_| ())
+    checked(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &raw mut event) }).map(|_| ())
 }
 
 /// Waits for events, at most `timeout_ns`; `ENOSYS` before Linux 5.11.
@@ -93,7 +93,7 @@ pub fn epoll_pwait2(epoll: &OwnedFd, events: &mut [libc::epoll_event], timeout_n
             epoll.as_raw_fd(),
             events.as_mut_ptr(),
             events.len() as i32,
-            &timeout,
+            &raw const timeout,
             std::ptr::null::<libc::sigset_t>(),
             0usize,
         )
@@ -104,46 +104,29 @@ pub fn epoll_pwait2(epoll: &OwnedFd, events: &mut [libc::epoll_event], timeout_n
 /// Waits for events; -1 ms is for ever.
 pub fn epoll_wait(epoll: &OwnedFd, events: &mut [libc::epoll_event], timeout_ms: i32) -> Result<usize> {
     // SAFETY: as above.
-    let result = unsafe {
-        libc::epoll_wait(
-            epoll.as_raw_fd(),
-            events.as_mut_ptr(),
-            events.len() as i32,
-            timeout_ms,
-        )
-    };
+    let result =
+        unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, timeout_ms) };
     checked(result).map(|n| n as usize)
 }
 
 fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    }
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
 pub fn timer_create() -> Result<OwnedFd> {
     // SAFETY: takes integers only.
-    unsafe {
-        owned(libc::timerfd_create(
-            libc::CLOCK_MONOTONIC,
-            libc::TFD_NONBLOCK | libc::TFD_CLOEXEC,
-        ))
-    }
+    unsafe { owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC)) }
 }
 
 /// Sets the timer to an absolute time; one that has passed fires at once.
 pub fn timer_set(timer: &OwnedFd, at_ns: u64) -> Result<()> {
-    let value = libc::itimerspec {
-        it_interval: timespec(0),
-        it_value: timespec(at_ns.max(1)),
-    };
+    let value = libc::itimerspec { it_interval: timespec(0), it_value: timespec(at_ns.max(1)) };
     // SAFETY: `value` lives through the call.
     let result = unsafe {
         libc::timerfd_settime(
             timer.as_raw_fd(),
             libc::TFD_TIMER_ABSTIME,
-            &value,
+            &raw const value,
             std::ptr::null_mut(),
         )
     };
@@ -153,24 +136,14 @@ pub fn timer_set(timer: &OwnedFd, at_ns: u64) -> Result<()> {
 /// A non-blocking socket of the family, and of the type (`SOCK_STREAM`, `SOCK_SEQPACKET`).
 fn socket(family: i32, kind: i32) -> Result<OwnedFd> {
     // SAFETY: takes integers only.
-    unsafe {
-        owned(libc::socket(
-            family,
-            kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
-            0,
-        ))
-    }
+    unsafe { owned(libc::socket(family, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0)) }
 }
 
 /// Starts a connection; true if it is there already, false if it is on its way.
 fn connect<T>(fd: &OwnedFd, address: &T, length: usize) -> Result<bool> {
     // SAFETY: `address` is a socket address of at least `length` bytes.
     let result = unsafe {
-        libc::connect(
-            fd.as_raw_fd(),
-            std::ptr::from_ref(address).cast(),
-            length as libc::socklen_t,
-        )
+        libc::connect(fd.as_raw_fd(), std::ptr::from_ref(address).cast(), length as libc::socklen_t)
     };
     match checked(result) {
         Ok(_) => Ok(true),
@@ -187,9 +160,7 @@ pub fn connect_tcp(address: &SocketAddr) -> Result<(OwnedFd, bool)> {
             let raw = libc::sockaddr_in {
                 sin_family: libc::AF_INET as u16,
                 sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                },
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
             let there = connect(&fd, &raw, size_of::<libc::sockaddr_in>())?;
@@ -202,9 +173,7 @@ pub fn connect_tcp(address: &SocketAddr) -> Result<(OwnedFd, bool)> {
                 sin6_family: libc::AF_INET6 as u16,
                 sin6_port: v6.port().to_be(),
                 sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
             let there = connect(&fd, &raw, size_of::<libc::sockaddr_in6>())?;
@@ -256,7 +225,7 @@ pub fn connect_result(fd: &OwnedFd) -> Result<()> {
             libc::SOL_SOCKET,
             libc::SO_ERROR,
             std::ptr::from_mut(&mut error).cast(),
-            &mut length,
+            &raw mut length,
         )
     })?;
     if error == 0 {
@@ -287,14 +256,8 @@ pub fn send(fd: &OwnedFd, bytes: &[u8]) -> Result<usize> {
 /// Receives without blocking; 0 is the end of the stream.
 pub fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: `buffer` is valid for writing over its length.
-    let result = unsafe {
-        libc::recv(
-            fd.as_raw_fd(),
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            libc::MSG_DONTWAIT,
-        )
-    };
+    let result =
+        unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
     if result < 0 {
         Err(Error::last_os_error())
     } else {

@@ -2,20 +2,12 @@
 
 use serde::Serialize;
 
-const DURATION_UNITS: [(&str, f64); 6] = [
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
-    ("m", 60e9),
-    ("h", 3600e9),
-];
+const DURATION_UNITS: [(&str, f64); 6] =
+    [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
 
 /// Splits `"1.5ms"` into the number and what follows it.
 fn split_number(text: &str) -> Option<(f64, &str)> {
-    let end = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let number = text[..end].parse::<f64>().ok()?;
     Some((number, text[end..].trim()))
 }
@@ -28,10 +20,7 @@ pub fn duration_ns(text: &str) -> Result<u64, String> {
     if unit.is_empty() && number == 0.0 {
         return Ok(0);
     }
-    let (_, scale) = DURATION_UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or_else(wrong)?;
+    let (_, scale) = DURATION_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
     let ns = number * scale;
     if ns >= 1e18 {
         return Err(format!("`{text}` is longer than this program can count"));
@@ -55,9 +44,7 @@ pub fn rate_per_s(text: &str) -> Result<u64, String> {
         return Err(wrong());
     }
     if rate > 1e8 {
-        return Err(format!(
-            "`{text}` is more than the 100M requests per second that can be scheduled"
-        ));
+        return Err(format!("`{text}` is more than the 100M requests per second that can be scheduled"));
     }
     Ok(rate.round() as u64)
 }
@@ -116,10 +103,7 @@ pub fn target(text: &str) -> Result<Target, String> {
     let (percentile, latency) = text
         .split_once(':')
         .ok_or_else(|| format!("`{text}` is no target; write percentile:latency, such as p99:10ms"))?;
-    let target = Target {
-        percentile_ppm: percentile_ppm(percentile)?,
-        latency_ns: duration_ns(latency)?,
-    };
+    let target = Target { percentile_ppm: percentile_ppm(percentile)?, latency_ns: duration_ns(latency)? };
     if target.latency_ns == 0 {
         return Err(format!("`{text}`: a target of 0 can never be met"));
     }
@@ -127,6 +111,7 @@ pub fn target(text: &str) -> Result<Target, String> {
 }
 
 /// Rates to walk through, written `MIN:MAX:STEP`.
+#[expect(clippy::struct_field_names, reason = "the unit belongs to each name")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RateRange {
     pub min_per_s: u64,
@@ -143,19 +128,12 @@ impl RateRange {
 pub fn rate_range(text: &str) -> Result<RateRange, String> {
     let parts: Vec<&str> = text.split(':').collect();
     let [min, max, step] = parts[..] else {
-        return Err(format!(
-            "`{text}` is no range of rates; write MIN:MAX:STEP, such as 1k:10k:1k"
-        ));
+        return Err(format!("`{text}` is no range of rates; write MIN:MAX:STEP, such as 1k:10k:1k"));
     };
-    let range = RateRange {
-        min_per_s: rate_per_s(min)?,
-        max_per_s: rate_per_s(max)?,
-        step_per_s: rate_per_s(step)?,
-    };
+    let range =
+        RateRange { min_per_s: rate_per_s(min)?, max_per_s: rate_per_s(max)?, step_per_s: rate_per_s(step)? };
     if range.min_per_s == 0 || range.step_per_s == 0 || range.max_per_s < range.min_per_s {
-        return Err(format!(
-            "`{text}`: MIN and STEP must be above 0, and MAX not below MIN"
-        ));
+        return Err(format!("`{text}`: MIN and STEP must be above 0, and MAX not below MIN"));
     }
     Ok(range)
 }
@@ -200,18 +178,9 @@ mod tests {
     /// Targets, ranges and shares are read, and nonsense is refused.
     #[test]
     fn composites() {
-        assert_eq!(
-            target("p99.9:5ms"),
-            Ok(Target {
-                percentile_ppm: 999_000,
-                latency_ns: 5_000_000
-            })
-        );
+        assert_eq!(target("p99.9:5ms"), Ok(Target { percentile_ppm: 999_000, latency_ns: 5_000_000 }));
         assert!(target("p99").is_err() && target("p100:1ms").is_err() && target("p99:0s").is_err());
-        assert_eq!(
-            rate_range("1k:3k:1k").unwrap().rates().collect::<Vec<_>>(),
-            [1000, 2000, 3000]
-        );
+        assert_eq!(rate_range("1k:3k:1k").unwrap().rates().collect::<Vec<_>>(), [1000, 2000, 3000]);
         assert!(
             rate_range("1k:3k").is_err() && rate_range("3k:1k:1k").is_err() && rate_range("0:1:0").is_err()
         );

@@ -40,10 +40,7 @@ pub fn judge(totals: &Totals, limits: Limits) -> Vec<Reason> {
             units::show_ns(lag),
             units::show_ns(limits.max_lag_ns)
         );
-        reasons.push(Reason {
-            code: Code::SendLag,
-            text,
-        });
+        reasons.push(Reason { code: Code::SendLag, text });
     }
     let missing = counts.scheduled.saturating_sub(counts.sent);
     if u128::from(missing) * 1_000_000 > u128::from(counts.scheduled) * u128::from(limits.max_deviation_ppm) {
@@ -51,17 +48,11 @@ pub fn judge(totals: &Totals, limits: Limits) -> Vec<Reason> {
             "{missing} of {} requests due were never sent: the service did not keep up, and percentiles leave them out",
             counts.scheduled
         );
-        reasons.push(Reason {
-            code: Code::Unsent,
-            text,
-        });
+        reasons.push(Reason { code: Code::Unsent, text });
     }
     if counts.scheduled > 0 && counts.completed == 0 {
         let text = format!("none of {} requests was answered well", counts.scheduled);
-        reasons.push(Reason {
-            code: Code::NothingCompleted,
-            text,
-        });
+        reasons.push(Reason { code: Code::NothingCompleted, text });
     }
     reasons
 }
@@ -70,11 +61,8 @@ pub fn judge(totals: &Totals, limits: Limits) -> Vec<Reason> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        lag_percentile_ppm: 990_000,
-        max_lag_ns: 2_000_000,
-        max_deviation_ppm: 1_000,
-    };
+    const LIMITS: Limits =
+        Limits { lag_percentile_ppm: 990_000, max_lag_ns: 2_000_000, max_deviation_ppm: 1_000 };
 
     fn codes(totals: &Totals) -> Vec<Code> {
         judge(totals, LIMITS).iter().map(|reason| reason.code).collect()
@@ -95,9 +83,6 @@ mod tests {
         (0..200).for_each(|_| totals.latencies.lag.record(3_000_000));
         assert_eq!(codes(&totals), [Code::SendLag, Code::Unsent]);
         totals.counts.completed = 0;
-        assert_eq!(
-            codes(&totals),
-            [Code::SendLag, Code::Unsent, Code::NothingCompleted]
-        );
+        assert_eq!(codes(&totals), [Code::SendLag, Code::Unsent, Code::NothingCompleted]);
     }
 }

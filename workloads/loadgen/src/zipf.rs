@@ -33,13 +33,7 @@ fn ln1p_over(x: f64) -> f64 {
 impl Zipf {
     /// `n` is at least 1 and `exponent` at least 0.
     pub fn new(n: u64, exponent: f64) -> Self {
-        let mut zipf = Self {
-            n,
-            exponent,
-            integral_first: 0.0,
-            integral_last: 0.0,
-            accept_width: 0.0,
-        };
+        let mut zipf = Self { n, exponent, integral_first: 0.0, integral_last: 0.0, accept_width: 0.0 };
         zipf.integral_first = zipf.integral(1.5) - 1.0;
         zipf.integral_last = zipf.integral(n as f64 + 0.5);
         zipf.accept_width = 2.0 - zipf.integral_inverse(zipf.integral(2.5) - zipf.density(2.0));

@@ -79,11 +79,7 @@ impl Connection {
             Address::Tcp(address) => sys::connect_tcp(address)?,
             Address::Unix(path) => (sys::connect_unix(path, libc::SOCK_STREAM)?, true),
         };
-        self.state = if there {
-            State::Ready
-        } else {
-            State::Connecting { since_ns: now_ns }
-        };
+        self.state = if there { State::Ready } else { State::Connecting { since_ns: now_ns } };
         self.fd = Some(fd);
         self.generation = self.generation.wrapping_add(1);
         self.waits_to_write = !there;
@@ -96,9 +92,7 @@ impl Connection {
     /// Closes the socket. A connection that had brought an answer is tried again at once, others after a growing wait.
     pub fn close(&mut self, now_ns: u64) {
         self.fd = None;
-        self.state = State::Down {
-            retry_ns: now_ns + self.backoff_ns,
-        };
+        self.state = State::Down { retry_ns: now_ns + self.backoff_ns };
         self.backoff_ns = match self.backoff_ns {
             0 => FIRST_BACKOFF_NS,
             before => (before * 2).min(LONGEST_BACKOFF_NS),
@@ -143,20 +137,13 @@ mod tests {
     /// The wait before each attempt doubles up to a second, and an answer takes it back to none.
     #[test]
     fn backoff_grows_and_resets() {
-        let workload = http::Requests::new(
-            http::Paths::List(vec!["/".to_string()]),
-            Zipf::new(1, 0.0),
-            0,
-            "h",
-            &[],
-        );
+        let workload =
+            http::Requests::new(http::Paths::List(vec!["/".to_string()]), Zipf::new(1, 0.0), 0, "h", &[]);
         let mut connection = Connection::new(1, workload.parser());
         let mut waits = Vec::new();
         for _ in 0..9 {
             connection.close(5);
-            let State::Down { retry_ns } = connection.state else {
-                panic!("closed")
-            };
+            let State::Down { retry_ns } = connection.state else { panic!("closed") };
             waits.push((retry_ns - 5) / 1_000_000);
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
@@ -164,11 +151,6 @@ mod tests {
         connection.close(5);
         assert_eq!(connection.state, State::Down { retry_ns: 5 });
         connection.close(5);
-        assert_eq!(
-            connection.state,
-            State::Down {
-                retry_ns: 5 + FIRST_BACKOFF_NS
-            }
-        );
+        assert_eq!(connection.state, State::Down { retry_ns: 5 + FIRST_BACKOFF_NS });
     }
 }

@@ -21,11 +21,7 @@ impl<O: Observer> Engine<O> {
         let deadline = sys::now_ns() + self.settings.connect_timeout_ns;
         self.maintain(sys::now_ns());
         loop {
-            let ready = self
-                .connections
-                .iter()
-                .filter(|c| c.state == State::Ready)
-                .count();
+            let ready = self.connections.iter().filter(|c| c.state == State::Ready).count();
             if ready == self.connections.len() || (sys::now_ns() >= deadline && ready > 0) {
                 return Ok(Ok(ready));
             }
@@ -40,11 +36,7 @@ impl<O: Observer> Engine<O> {
     pub(super) fn assign(&mut self, c: usize, due: Due, sent_ns: u64) {
         let connection = &mut self.connections[c];
         let expect = self.workload.write_request(due.index, connection.out());
-        connection.in_flight.push_back(InFlight {
-            intended_ns: due.intended_ns,
-            sent_ns,
-            expect,
-        });
+        connection.in_flight.push_back(InFlight { intended_ns: due.intended_ns, sent_ns, expect });
         self.in_flight += 1;
         self.pool.place(c, connection.in_flight.len());
         self.tally.sent(due.intended_ns);
@@ -93,10 +85,7 @@ impl<O: Observer> Engine<O> {
             return None;
         };
         *left = left.checked_sub(1)?;
-        let due = Due {
-            intended_ns: now_ns,
-            index: self.next_index,
-        };
+        let due = Due { intended_ns: now_ns, index: self.next_index };
         self.next_index += 1;
         self.tally.scheduled(now_ns);
         self.tally.lag(now_ns, now_ns);
@@ -129,10 +118,7 @@ impl<O: Observer> Engine<O> {
 
     /// The kernel says that a connection attempt has ended.
     fn connected(&mut self, c: usize, now_ns: u64) {
-        let result = self.connections[c]
-            .fd
-            .as_ref()
-            .map_or(Ok(()), sys::connect_result);
+        let result = self.connections[c].fd.as_ref().map_or(Ok(()), sys::connect_result);
         match result {
             Ok(()) => {
                 self.connections[c].state = State::Ready;
@@ -165,12 +151,7 @@ impl<O: Observer> Engine<O> {
         while !input.is_empty() {
             let connection = &mut self.connections[c];
             let Some(oldest) = connection.in_flight.front().copied() else {
-                self.lose(
-                    c,
-                    now_ns,
-                    Cause::Connection,
-                    "the service sent bytes that nobody asked for",
-                );
+                self.lose(c, now_ns, Cause::Connection, "the service sent bytes that nobody asked for");
                 return;
             };
             match connection.parser.advance(oldest.expect, input) {
@@ -198,31 +179,21 @@ impl<O: Observer> Engine<O> {
         connection.answered();
         self.in_flight -= 1;
         if answer.good {
-            self.tally
-                .completed(request.intended_ns, request.sent_ns, now_ns, answer.misses);
+            self.tally.completed(request.intended_ns, request.sent_ns, now_ns, answer.misses);
         } else {
             self.last_failure.clear();
             self.last_failure.push_str(connection.parser.last_error());
             self.tally.failed(request.intended_ns, Cause::Answer);
         }
         if answer.closes {
-            self.lose(
-                c,
-                now_ns,
-                Cause::Connection,
-                "the service closed the connection after an answer",
-            );
+            self.lose(c, now_ns, Cause::Connection, "the service closed the connection after an answer");
         }
         answer.closes
     }
 
     fn end_of_stream(&mut self, c: usize, now_ns: u64) {
         let connection = &mut self.connections[c];
-        let answer = if connection.in_flight.is_empty() {
-            None
-        } else {
-            connection.parser.end_of_stream()
-        };
+        let answer = if connection.in_flight.is_empty() { None } else { connection.parser.end_of_stream() };
         let ended = answer.is_some_and(|answer| self.take_answer(c, answer, now_ns));
         if !ended {
             self.lose(c, now_ns, Cause::Connection, "the service closed the connection");
@@ -245,11 +216,7 @@ impl<O: Observer> Engine<O> {
             self.in_flight -= 1;
             // The requests behind the one that took too long are lost with the connection.
             let expired = now_ns >= request.sent_ns.saturating_add(timeout);
-            let own = if cause == Cause::Timeout && !expired {
-                Cause::Connection
-            } else {
-                cause
-            };
+            let own = if cause == Cause::Timeout && !expired { Cause::Connection } else { cause };
             self.tally.failed(request.intended_ns, own);
         }
         connection.close(now_ns);
@@ -269,10 +236,7 @@ impl<O: Observer> Engine<O> {
                 State::Connecting { since_ns } => since_ns.saturating_add(self.settings.connect_timeout_ns),
                 State::Ready if self.settings.timeout_ns == 0 => u64::MAX,
                 State::Ready => {
-                    let since = connection
-                        .in_flight
-                        .front()
-                        .map_or(now_ns, |request| request.sent_ns);
+                    let since = connection.in_flight.front().map_or(now_ns, |request| request.sent_ns);
                     since.saturating_add(self.settings.timeout_ns)
                 }
             };
@@ -286,18 +250,10 @@ impl<O: Observer> Engine<O> {
             State::Connecting { since_ns }
                 if now_ns >= since_ns.saturating_add(self.settings.connect_timeout_ns) =>
             {
-                self.lose(
-                    c,
-                    now_ns,
-                    Cause::Connection,
-                    "the connection attempt took too long",
-                );
+                self.lose(c, now_ns, Cause::Connection, "the connection attempt took too long");
             }
             State::Ready if self.settings.timeout_ns > 0 => {
-                let oldest = self.connections[c]
-                    .in_flight
-                    .front()
-                    .map(|request| request.sent_ns);
+                let oldest = self.connections[c].in_flight.front().map(|request| request.sent_ns);
                 if oldest.is_some_and(|sent| now_ns >= sent.saturating_add(self.settings.timeout_ns)) {
                     self.lose(c, now_ns, Cause::Timeout, "no answer within the time-out");
                 }
@@ -307,13 +263,11 @@ impl<O: Observer> Engine<O> {
     }
 
     fn open(&mut self, c: usize, now_ns: u64) {
-        let opened = self.connections[c]
-            .open(&self.settings.address, now_ns)
-            .and_then(|()| {
-                let connection = &self.connections[c];
-                let fd = connection.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-                self.poller.add(fd, self.token(c), connection.waits_to_write)
-            });
+        let opened = self.connections[c].open(&self.settings.address, now_ns).and_then(|()| {
+            let connection = &self.connections[c];
+            let fd = connection.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+            self.poller.add(fd, self.token(c), connection.waits_to_write)
+        });
         match opened {
             Ok(()) => self.feed(c, now_ns),
             Err(error) => {

@@ -138,9 +138,8 @@ impl<O: Observer> Engine<O> {
         if let Some(control) = &control {
             control.register(&poller)?;
         }
-        let connections = (0..settings.connections)
-            .map(|_| Connection::new(settings.depth, workload.parser()))
-            .collect();
+        let connections =
+            (0..settings.connections).map(|_| Connection::new(settings.depth, workload.parser())).collect();
         Ok(Self {
             pool: Pool::new(settings.connections, settings.depth),
             queue: VecDeque::with_capacity(settings.max_outstanding),
@@ -226,11 +225,7 @@ impl<O: Observer> Engine<O> {
         }
         let stopped = self.stops > 0;
         self.end_load()?;
-        self.drain(if stopped {
-            phase.drain_ns.min(STOP_DRAIN_NS)
-        } else {
-            phase.drain_ns
-        })?;
+        self.drain(if stopped { phase.drain_ns.min(STOP_DRAIN_NS) } else { phase.drain_ns })?;
         let cpu_after = sys::cpu_times_ns();
         Ok(Outcome {
             measured_ns: self.end_ns.saturating_sub(measure_from),
@@ -291,10 +286,7 @@ impl<O: Observer> Engine<O> {
 
     /// Waits once, at most until `until_ns`, and handles what happened and what is due.
     fn turn(&mut self, until_ns: u64) -> Result<()> {
-        let until = until_ns
-            .min(self.next_due_ns)
-            .min(self.window_end_ns)
-            .min(self.maintenance_ns);
+        let until = until_ns.min(self.next_due_ns).min(self.window_end_ns).min(self.maintenance_ns);
         let events = self.poller.poll(until)?;
         for i in 0..events {
             let Some(event) = self.poller.event(i) else {
@@ -351,10 +343,7 @@ impl<O: Observer> Engine<O> {
     /// A request of the open loop is due.
     fn arrive(&mut self, intended_ns: u64) {
         self.tally.scheduled(intended_ns);
-        let due = Due {
-            intended_ns,
-            index: self.next_index,
-        };
+        let due = Due { intended_ns, index: self.next_index };
         self.next_index += 1;
         if self.outstanding() >= self.settings.max_outstanding {
             self.tally.unsent(intended_ns);

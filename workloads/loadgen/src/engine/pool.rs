@@ -26,30 +26,14 @@ pub struct Pool {
 impl Pool {
     pub fn new(connections: usize, depth: usize) -> Self {
         Self {
-            links: vec![
-                Link {
-                    next: NONE,
-                    previous: NONE,
-                    level: NONE
-                };
-                connections
-            ],
-            levels: vec![
-                List {
-                    first: NONE,
-                    last: NONE
-                };
-                depth
-            ],
+            links: vec![Link { next: NONE, previous: NONE, level: NONE }; connections],
+            levels: vec![List { first: NONE, last: NONE }; depth],
         }
     }
 
     /// The connection to use next.
     pub fn least_loaded(&self) -> Option<usize> {
-        self.levels
-            .iter()
-            .find(|list| list.first != NONE)
-            .map(|list| list.first as usize)
+        self.levels.iter().find(|list| list.first != NONE).map(|list| list.first as usize)
     }
 
     /// States how many requests a connection has in flight; one that is full is not offered.
@@ -58,46 +42,34 @@ impl Pool {
         if in_flight >= self.levels.len() {
             return;
         }
-        let list = &mut self.levels[in_flight];
-        let last = std::mem::replace(&mut list.last, connection as u32);
-        if last == NONE {
-            list.first = connection as u32;
+        let level = &mut self.levels[in_flight];
+        let previous = std::mem::replace(&mut level.last, connection as u32);
+        if previous == NONE {
+            level.first = connection as u32;
         } else {
-            self.links[last as usize].next = connection as u32;
+            self.links[previous as usize].next = connection as u32;
         }
-        self.links[connection] = Link {
-            next: NONE,
-            previous: last,
-            level: in_flight as u32,
-        };
+        self.links[connection] = Link { next: NONE, previous, level: in_flight as u32 };
     }
 
     /// The connection is not to be used.
     pub fn remove(&mut self, connection: usize) {
-        let Link {
-            next,
-            previous,
-            level,
-        } = self.links[connection];
+        let Link { next, previous, level } = self.links[connection];
         if level == NONE {
             return;
         }
-        let list = &mut self.levels[level as usize];
+        let siblings = &mut self.levels[level as usize];
         if previous == NONE {
-            list.first = next;
+            siblings.first = next;
         } else {
             self.links[previous as usize].next = next;
         }
         if next == NONE {
-            list.last = previous;
+            siblings.last = previous;
         } else {
             self.links[next as usize].previous = previous;
         }
-        self.links[connection] = Link {
-            next: NONE,
-            previous: NONE,
-            level: NONE,
-        };
+        self.links[connection] = Link { next: NONE, previous: NONE, level: NONE };
     }
 }
 
@@ -117,9 +89,9 @@ mod tests {
         for _ in 0..20_000 {
             let connection = rng.below(connections as u64) as usize;
             let level = rng.below(depth as u64 + 2) as usize;
-            model
-                .iter_mut()
-                .for_each(|queue| queue.retain(|c| *c != connection));
+            for queue in &mut model {
+                queue.retain(|c| *c != connection);
+            }
             if level <= depth {
                 pool.place(connection, level);
                 if level < depth {
@@ -128,10 +100,7 @@ mod tests {
             } else {
                 pool.remove(connection);
             }
-            assert_eq!(
-                pool.least_loaded(),
-                model.iter().find_map(|queue| queue.front().copied())
-            );
+            assert_eq!(pool.least_loaded(), model.iter().find_map(|queue| queue.front().copied()));
         }
     }
 }

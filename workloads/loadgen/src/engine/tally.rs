@@ -25,11 +25,7 @@ pub struct Latencies {
 
 impl Latencies {
     fn new() -> Self {
-        Self {
-            response: Histogram::new(),
-            service: Histogram::new(),
-            lag: Histogram::new(),
-        }
+        Self { response: Histogram::new(), service: Histogram::new(), lag: Histogram::new() }
     }
 
     fn clear(&mut self) {
@@ -179,14 +175,7 @@ mod tests {
             tally.lag(intended, intended + 5);
             tally.completed(intended, intended + 5, intended + 50, 1);
         }
-        assert_eq!(
-            (
-                tally.window.completed,
-                tally.totals.counts.completed,
-                tally.totals.misses
-            ),
-            (2, 1, 1)
-        );
+        assert_eq!((tally.window.completed, tally.totals.counts.completed, tally.totals.misses), (2, 1, 1));
         assert_eq!(tally.window_latencies.lag.total(), 2);
         assert_eq!(tally.totals.latencies.response.max_ns(), 50);
         assert_eq!(tally.totals.latencies.service.max_ns(), 45);
@@ -196,23 +185,13 @@ mod tests {
     #[test]
     fn causes_are_kept_apart() {
         let mut tally = Tally::new();
-        for cause in [
-            Cause::Answer,
-            Cause::Connection,
-            Cause::Timeout,
-            Cause::Timeout,
-            Cause::Abandoned,
-        ] {
+        for cause in [Cause::Answer, Cause::Connection, Cause::Timeout, Cause::Timeout, Cause::Abandoned] {
             tally.failed(1, cause);
         }
         let totals = tally.begin_totals(0);
         assert_eq!(totals.counts.failed, 5);
-        let causes = (
-            totals.failed_answer,
-            totals.failed_connection,
-            totals.failed_timeout,
-            totals.failed_abandoned,
-        );
+        let causes =
+            (totals.failed_answer, totals.failed_connection, totals.failed_timeout, totals.failed_abandoned);
         assert_eq!(causes, (1, 1, 2, 1));
     }
 }

@@ -34,20 +34,13 @@ impl Requests {
             tail.push_str("\r\n");
         }
         tail.push_str("\r\n");
-        Self {
-            paths,
-            zipf,
-            seed,
-            tail: tail.into_bytes(),
-        }
+        Self { paths, zipf, seed, tail: tail.into_bytes() }
     }
 }
 
 impl Workload for Requests {
     fn write_request(&self, index: u64, out: &mut Vec<u8>) -> Expect {
-        let rank = self
-            .zipf
-            .sample(&mut Rng::new(self.seed, REQUEST_STREAMS + index));
+        let rank = self.zipf.sample(&mut Rng::new(self.seed, REQUEST_STREAMS + index));
         out.extend_from_slice(b"GET ");
         match &self.paths {
             Paths::List(paths) => out.extend_from_slice(paths[rank as usize].as_bytes()),
@@ -110,26 +103,19 @@ fn read_status(line: &[u8]) -> Result<Head, Garbage> {
     };
     let digits = code.split(|b| *b == b' ').next().unwrap_or(&[]);
     match decimal(digits) {
-        Some(status @ 100..=599) if digits.len() == 3 => Ok(Head {
-            status: status as u16,
-            closes: *version == b'0',
-            ..Head::default()
-        }),
+        Some(status @ 100..=599) if digits.len() == 3 => {
+            Ok(Head { status: status as u16, closes: *version == b'0', ..Head::default() })
+        }
         _ => Err(wrong),
     }
 }
 
 fn has_token(value: &[u8], token: &str) -> bool {
-    value
-        .split(|b| *b == b',')
-        .any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    value.split(|b| *b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 fn read_header(head: &mut Head, line: &[u8]) -> Result<(), Garbage> {
-    let colon = line
-        .iter()
-        .position(|b| *b == b':')
-        .ok_or(Garbage("a header line without a colon"))?;
+    let colon = line.iter().position(|b| *b == b':').ok_or(Garbage("a header line without a colon"))?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
     if name.eq_ignore_ascii_case(b"content-length") {
         let length = decimal(value).ok_or(Garbage("a Content-Length that is no number"))?;
@@ -175,11 +161,7 @@ impl Reader {
 
     fn complete(&mut self) -> Answer {
         self.at = At::Status;
-        Answer {
-            good: (200..400).contains(&self.head.status),
-            misses: 0,
-            closes: self.head.closes,
-        }
+        Answer { good: (200..400).contains(&self.head.status), misses: 0, closes: self.head.closes }
     }
 
     /// Takes one line where lines are expected; true if it ended the response.
@@ -218,11 +200,7 @@ impl Reader {
             }
             At::Chunk { left } => {
                 let n = take(left);
-                self.at = if n == left {
-                    At::ChunkEnd
-                } else {
-                    At::Chunk { left: left - n }
-                };
+                self.at = if n == left { At::ChunkEnd } else { At::Chunk { left: left - n } };
                 Some((n as usize, None))
             }
             At::BodyToEnd => Some((input.len(), None)),
@@ -348,14 +326,7 @@ mod tests {
     fn body_to_end_of_stream() {
         let (answers, mut reader) = read_in_pieces(b"HTTP/1.1 200 OK\r\n\r\nsome", 1).unwrap();
         assert!(answers.is_empty());
-        assert_eq!(
-            reader.end_of_stream(),
-            Some(Answer {
-                good: true,
-                misses: 0,
-                closes: true
-            })
-        );
+        assert_eq!(reader.end_of_stream(), Some(Answer { good: true, misses: 0, closes: true }));
         let (_, mut reader) = read_in_pieces(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome", 1).unwrap();
         assert_eq!(reader.end_of_stream(), None);
     }
@@ -363,6 +334,7 @@ mod tests {
     /// Bytes that are no response are refused, however they come.
     #[test]
     fn garbage() {
+        let long = vec![b'a'; 20_000];
         for input in [
             &b"\x16\x03\x01\x02\x00\n"[..],
             b"HTTP/2 200\r\n",
@@ -375,14 +347,10 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+5\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
-            &[b'a'; 20_000],
+            &long,
         ] {
             for size in [1, 7, 20_000] {
-                assert!(
-                    read_in_pieces(input, size).is_err(),
-                    "{:?}",
-                    String::from_utf8_lossy(input)
-                );
+                assert!(read_in_pieces(input, size).is_err(), "{:?}", String::from_utf8_lossy(input));
             }
         }
     }
@@ -397,21 +365,10 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         let list = || Paths::List(vec!["/a".to_string()]);
-        assert_eq!(
-            write(list(), 1, 0),
-            "GET /a HTTP/1.1\r\nHost: h:80\r\nAccept-Encoding: gzip\r\n\r\n"
-        );
-        let pattern = || Paths::Pattern {
-            before: "/p/".to_string(),
-            after: ".html".to_string(),
-        };
+        assert_eq!(write(list(), 1, 0), "GET /a HTTP/1.1\r\nHost: h:80\r\nAccept-Encoding: gzip\r\n\r\n");
+        let pattern = || Paths::Pattern { before: "/p/".to_string(), after: ".html".to_string() };
         assert!((0..50).all(|i| write(pattern(), 9, i) == write(pattern(), 9, i)));
-        let third = (0..2000)
-            .filter(|i| write(pattern(), 9, *i).starts_with("GET /p/3.html "))
-            .count();
-        assert!(
-            (110..250).contains(&third),
-            "a share of 1/4 over the sum of 1/1 to 1/9: {third}"
-        );
+        let third = (0..2000).filter(|i| write(pattern(), 9, *i).starts_with("GET /p/3.html ")).count();
+        assert!((110..250).contains(&third), "a share of 1/4 over the sum of 1/1 to 1/9: {third}");
     }
 }

@@ -33,19 +33,12 @@ impl LineBuffer {
         if buffered {
             self.partial.extend_from_slice(piece);
         }
-        Ok(Some(Found {
-            used: piece.len(),
-            buffered,
-        }))
+        Ok(Some(Found { used: piece.len(), buffered }))
     }
 
     /// The line found, without its end; `clear` must follow before the next one.
     pub fn line<'a>(&'a self, found: &Found, input: &'a [u8]) -> &'a [u8] {
-        let whole = if found.buffered {
-            &self.partial[..]
-        } else {
-            &input[..found.used]
-        };
+        let whole = if found.buffered { &self.partial[..] } else { &input[..found.used] };
         let line = whole.strip_suffix(b"\n").unwrap_or(whole);
         line.strip_suffix(b"\r").unwrap_or(line)
     }
@@ -60,8 +53,5 @@ pub fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 18 || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    Some(
-        text.iter()
-            .fold(0, |value, digit| value * 10 + u64::from(digit - b'0')),
-    )
+    Some(text.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')))
 }

@@ -17,11 +17,7 @@ pub struct Mix {
 impl Mix {
     /// Reads `get=90,set=10`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut mix = Self {
-            get: 0,
-            multiget: 0,
-            set: 0,
-        };
+        let mut mix = Self { get: 0, multiget: 0, set: 0 };
         for part in text.split(',') {
             let wrong = || {
                 format!("`{part}` in the mix `{text}`: write get, multiget or set, = and a whole weight, such as get=90,set=10")
@@ -55,16 +51,10 @@ impl KeySpace {
     pub fn check(&self) -> Result<(), String> {
         let digits = self.count.saturating_sub(1).to_string().len();
         if self.key_size > 250 {
-            return Err(format!(
-                "--key-size {}: memcached allows at most 250 bytes",
-                self.key_size
-            ));
+            return Err(format!("--key-size {}: memcached allows at most 250 bytes", self.key_size));
         }
         if self.prefix.is_empty() || self.prefix.bytes().any(|b| b <= b' ' || b == 0x7f) {
-            return Err(format!(
-                "--key-prefix `{}`: it must not be empty nor hold blanks",
-                self.prefix
-            ));
+            return Err(format!("--key-prefix `{}`: it must not be empty nor hold blanks", self.prefix));
         }
         if self.prefix.len() + digits > self.key_size {
             return Err(format!(
@@ -114,11 +104,7 @@ impl Workload for Requests {
             self.keys.push_set(out, self.zipf.sample(&mut rng));
             return Expect::Stored;
         }
-        let keys = if choice < self.mix.get {
-            1
-        } else {
-            self.multiget_keys
-        };
+        let keys = if choice < self.mix.get { 1 } else { self.multiget_keys };
         out.extend_from_slice(b"get");
         for _ in 0..keys {
             out.push(b' ');
@@ -170,27 +156,15 @@ fn is_error(line: &[u8]) -> bool {
 
 fn read_line(line: &[u8], expect: Expect, values_seen: u32) -> Result<Line, Garbage> {
     if is_error(line) {
-        return Ok(Line::Complete(Answer {
-            good: false,
-            misses: 0,
-            closes: false,
-        }));
+        return Ok(Line::Complete(Answer { good: false, misses: 0, closes: false }));
     }
-    let good = |misses| {
-        Ok(Line::Complete(Answer {
-            good: true,
-            misses,
-            closes: false,
-        }))
-    };
+    let good = |misses| Ok(Line::Complete(Answer { good: true, misses, closes: false }));
     match expect {
         Expect::Stored if line == b"STORED" => good(0),
         Expect::Values { keys } if line == b"END" => good(keys.saturating_sub(values_seen)),
         Expect::Values { .. } if line.starts_with(b"VALUE ") => {
             let bytes = line.split(|b| *b == b' ').nth(3).and_then(decimal);
-            bytes
-                .map(|bytes| Line::Value { bytes })
-                .ok_or(Garbage("a VALUE line without a length"))
+            bytes.map(|bytes| Line::Value { bytes }).ok_or(Garbage("a VALUE line without a length"))
         }
         _ => Err(Garbage("a line that answers no GET or SET")),
     }
@@ -268,28 +242,11 @@ mod tests {
         let input = b"VALUE key-1 0 5\r\nEND\r\n\r\nEND\r\nEND\r\nSTORED\r\nSERVER_ERROR out of memory storing object\r\n\
             VALUE a 0 0\r\n\r\nVALUE b 0 3 99\r\nabc\r\nEND\r\nERROR\r\nCLIENT_ERROR bad\r\n";
         let many = Expect::Values { keys: 3 };
-        let expects = [
-            GET,
-            GET,
-            Expect::Stored,
-            Expect::Stored,
-            many,
-            GET,
-            Expect::Stored,
-            GET,
-        ];
+        let expects = [GET, GET, Expect::Stored, Expect::Stored, many, GET, Expect::Stored, GET];
         for size in 1..input.len() {
             let answers = read_in_pieces(&expects, input, size).unwrap();
             let seen: Vec<(bool, u32)> = answers.iter().map(|a| (a.good, a.misses)).collect();
-            let expected = [
-                (true, 0),
-                (true, 1),
-                (true, 0),
-                (false, 0),
-                (true, 1),
-                (false, 0),
-                (false, 0),
-            ];
+            let expected = [(true, 0), (true, 1), (true, 0), (false, 0), (true, 1), (false, 0), (false, 0)];
             assert_eq!(seen, expected, "pieces of {size}");
         }
     }
@@ -297,6 +254,7 @@ mod tests {
     /// Bytes that are no answer are refused, however they come.
     #[test]
     fn garbage() {
+        let long = vec![b'x'; 20_000];
         for (expect, input) in [
             (GET, &b"STORED\r\n"[..]),
             (Expect::Stored, b"END\r\n"),
@@ -305,7 +263,7 @@ mod tests {
             (GET, b"VALUE key 0 99999999999999999999\r\n"),
             (GET, b"\x00\xff\xfe\r\n"),
             (GET, b"\r\n"),
-            (GET, &[b'x'; 20_000]),
+            (GET, &long),
         ] {
             for size in [1, 7, 20_000] {
                 assert!(read_in_pieces(&[expect; 4], input, size).is_err(), "{input:?}");
@@ -314,21 +272,10 @@ mod tests {
     }
 
     fn requests(mix: &str) -> Requests {
-        let keys = KeySpace {
-            count: 1000,
-            prefix: "key-".to_string(),
-            key_size: 16,
-            value_size: 10,
-        };
+        let keys = KeySpace { count: 1000, prefix: "key-".to_string(), key_size: 16, value_size: 10 };
         keys.check().unwrap();
         let mix = Mix::parse(mix).unwrap();
-        Requests {
-            keys: Arc::new(keys),
-            mix,
-            multiget_keys: 3,
-            zipf: Zipf::new(1000, 0.99),
-            seed: 42,
-        }
+        Requests { keys: Arc::new(keys), mix, multiget_keys: 3, zipf: Zipf::new(1000, 0.99), seed: 42 }
     }
 
     /// Request n is the same each time it is written, in any order; and the mix has the asked shares.
@@ -344,14 +291,8 @@ mod tests {
         let backward: Vec<_> = (0..2000).rev().map(write).collect();
         assert!(forward.iter().eq(backward.iter().rev()));
         let sets = forward.iter().filter(|(e, _)| *e == Expect::Stored).count();
-        let many = forward
-            .iter()
-            .filter(|(e, _)| *e == Expect::Values { keys: 3 })
-            .count();
-        assert!(
-            (220..380).contains(&sets) && (60..140).contains(&many),
-            "{sets} {many}"
-        );
+        let many = forward.iter().filter(|(e, _)| *e == Expect::Values { keys: 3 }).count();
+        assert!((220..380).contains(&sets) && (60..140).contains(&many), "{sets} {many}");
     }
 
     /// The bytes of each operation are those of the protocol.
@@ -369,10 +310,7 @@ mod tests {
         );
         assert_eq!(line("multiget=1").matches("key-").count(), 3);
         let set = line("set=1");
-        assert!(
-            set.contains(" 0 0 10\r\n") && set.len() == 4 + 16 + 9 + 12,
-            "{set}"
-        );
+        assert!(set.contains(" 0 0 10\r\n") && set.len() == 4 + 16 + 9 + 12, "{set}");
     }
 
     /// Mixes and key spaces that cannot work are refused.

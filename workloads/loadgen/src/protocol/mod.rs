@@ -80,12 +80,9 @@ mod tests {
     /// Decimals are padded to their width and never cut.
     #[test]
     fn decimals() {
-        for (number, width, text) in [
-            (0, 1, "0"),
-            (7, 3, "007"),
-            (12345, 3, "12345"),
-            (u64::MAX, 0, "18446744073709551615"),
-        ] {
+        for (number, width, text) in
+            [(0, 1, "0"), (7, 3, "007"), (12345, 3, "12345"), (u64::MAX, 0, "18446744073709551615")]
+        {
             let mut out = Vec::new();
             push_decimal(&mut out, number, width);
             assert_eq!(out, text.as_bytes());
