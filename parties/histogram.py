@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from statistics import NormalDist
 
 MAX_VALUE = (1 << 62) - 1
@@ -45,11 +44,12 @@ def upper(index: int) -> int:
 class Histogram:
     """How many values fell into which bucket; sparse. ``count`` is their sum. Change it through its methods only."""
 
-    __slots__ = ("count", "counts")
+    __slots__ = ("_ascending", "count", "counts")
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
         self.counts = dict(counts) if counts else {}
         self.count = sum(self.counts.values())
+        self._ascending: list[int] | None = None  # the buckets in order, once someone asked
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Histogram) and self.counts == other.counts
@@ -64,6 +64,7 @@ class Histogram:
         index = bucket(min(max(value, 0), MAX_VALUE))
         self.counts[index] = self.counts.get(index, 0) + count
         self.count += count
+        self._ascending = None
 
     def merge(self, other: Histogram) -> None:
         """Add another histogram's counts to this one's."""
@@ -72,21 +73,28 @@ class Histogram:
             found = counts.get
             for index, count in other.counts.items():
                 counts[index] = found(index, 0) + count
+            self._ascending = None
         else:
             counts.update(other.counts)
+            self._ascending = other._ascending
         self.count += other.count
 
-    def ranked(self) -> Ranked:
-        """The order statistics of what has been counted so far."""
-        return Ranked(self)
+    def buckets(self) -> Sequence[int]:
+        """The buckets that are not empty, ascending."""
+        if self._ascending is None:
+            self._ascending = sorted(self.counts)
+        return self._ascending
 
     def percentile(self, percentile: float) -> int | None:
         """The nearest-rank percentile (99.0 for p99) in ns, as its bucket's upper end; None of nothing."""
-        return self.ranked().value(rank_of(percentile, self.count)) if self.count else None
+        if not self.count:
+            return None
+        rank = rank_of(percentile, self.count)
+        return Tail((self,), self.count - rank + 1).value(rank)
 
     def encode(self) -> list[int]:
         """The flat form of a message: ``[bucket, count, bucket, count, ...]``, buckets ascending."""
-        return list(chain.from_iterable(sorted(self.counts.items())))
+        return [number for index in self.buckets() for number in (index, self.counts[index])]
 
     @classmethod
     def decode(cls, flat: object) -> Histogram:
@@ -104,6 +112,7 @@ class Histogram:
         ascending = len(histogram.counts) == len(indexes) and indexes == sorted(indexes)
         if not ascending or indexes[0] < 0 or indexes[-1] > LAST_BUCKET or min(counts) < 1:
             raise HistogramError(_first_fault(flat))
+        histogram._ascending = indexes
         histogram.count = sum(counts)
         if histogram.count > MAX_VALUE:
             raise HistogramError(f"its counts add up to more than {MAX_VALUE}")
@@ -126,22 +135,41 @@ def _first_fault(flat: Sequence[object]) -> str:
     return "the last bucket has no count"
 
 
-class Ranked:
-    """Order statistics: the value at a rank, rank 1 being the smallest. A snapshot's view: let the counts rest while it is used."""
+class Tail:
+    """The largest values of several histograms together, by rank; rank 1 is the smallest of all.
 
-    __slots__ = ("_counts", "_descending", "count")
+    Only the ``keep`` largest are looked at, which is a hundredth of the work where a tail percentile is wanted.
+    """
 
-    def __init__(self, histogram: Histogram) -> None:
-        self.count = histogram.count
-        self._counts = histogram.counts
-        self._descending = sorted(histogram.counts, reverse=True)
+    __slots__ = ("_counts", "_descending", "_keep", "count")
+
+    def __init__(self, histograms: Iterable[Histogram], keep: int) -> None:
+        self.count = 0
+        self._keep = keep
+        self._counts: dict[int, int] = {}
+        for histogram in histograms:
+            self.count += histogram.count
+            self._take(histogram, keep)
+        self._descending = sorted(self._counts, reverse=True)
+
+    def _take(self, histogram: Histogram, keep: int) -> None:
+        """The ``keep`` largest of all are among the ``keep`` largest of each."""
+        counts, own = self._counts, histogram.counts
+        for index in reversed(histogram.buckets()):
+            count = own[index]
+            counts[index] = counts.get(index, 0) + count
+            keep -= count
+            if keep <= 0:
+                break
 
     def value(self, rank: int) -> int | None:
-        """The value of that rank in ns, as its bucket's upper end; None for a rank beyond the last sample."""
+        """The value of that rank in ns, as its bucket's upper end; None beyond the last. Raises ValueError under what was kept."""
         above = self.count - rank
         if above < 0:
             return None
-        for index in self._descending:  # from the top, as tails are asked for
+        if above >= self._keep:
+            raise ValueError(f"rank {rank} of {self.count} is not among the {self._keep} largest")
+        for index in self._descending:
             above -= self._counts[index]
             if above < 0:
                 return upper(index)

@@ -1,0 +1,140 @@
+"""What one service's clients reported, in bins of time, and what a stretch of bins says of a percentile.
+
+A bin is one sub-interval of CLOCK_MONOTONIC. Windows of all clients are summed in the bin that their end lies in, so that the order
+in which they arrive makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from monitors.histogram_message import Window
+from parties.histogram import Histogram, Tail, rank_bounds, rank_of, samples_needed
+from parties.model import QosTarget
+
+
+@dataclass(slots=True)
+class Bin:
+    """The sums of the windows that ended in one sub-interval."""
+
+    histogram: Histogram = field(default_factory=Histogram)
+    scheduled: int = 0
+    failed: int = 0
+    unsent: int = 0
+
+    def add(self, window: Window) -> None:
+        """Add one window's samples and counts."""
+        self.histogram.merge(window.histogram)
+        self.scheduled += window.scheduled
+        self.failed += window.failed
+        self.unsent += window.unsent
+
+    @property
+    def completed(self) -> int:
+        """Good answers."""
+        return self.histogram.count
+
+
+@dataclass(slots=True)
+class Client:
+    """How one client stood at the end of its latest window."""
+
+    window_end_ns: int
+    sequence: int
+    outstanding: int
+    oldest_outstanding_ns: int
+
+
+class Sample:
+    """The latencies of a stretch of bins, with those that are still to come.
+
+    A request that will never be sent is a sample larger than any other. Of those outstanding only the oldest's age is known, for
+    each client: where it is over the percentile already it is one more sample, with its age as the least it can become; the rest
+    may still turn out fast and are not counted.
+    """
+
+    def __init__(
+        self,
+        bins: Sequence[Bin],
+        target: QosTarget,
+        ages_ns: Sequence[int] = (),
+        *,
+        unsent: bool = True,
+        confidence: float | None = None,
+    ) -> None:
+        self._target = target
+        self._unsent = sum(item.unsent for item in bins) if unsent else 0
+        histograms = [item.histogram for item in bins]
+        self.count = sum(histogram.count for histogram in histograms) + self._unsent
+        keep = self._above(self.count + len(ages_ns), confidence)
+        self._tail = Tail(histograms, keep)
+        answered = self._tail.value(self._rank())
+        late = Histogram()
+        for age_ns in ages_ns:
+            if answered is not None and age_ns > answered:
+                late.add(age_ns)
+        if late.count:
+            self.count += late.count
+            self._tail = Tail((*histograms, late), keep)
+        self.largest_ns = max(self._tail.largest() or 0, *ages_ns, 0)
+        self._low, self._high = (None, None) if confidence is None else rank_bounds(target.percentile, self.count, confidence)
+
+    def _rank(self) -> int:
+        return rank_of(self._target.percentile, self.count)
+
+    def _above(self, count: int, confidence: float | None) -> int:
+        """How many of the largest of so many samples have to be looked at."""
+        low = None if confidence is None else rank_bounds(self._target.percentile, count, confidence)[0]
+        return count - min(rank_of(self._target.percentile, count), low or count) + 1
+
+    @property
+    def supported(self) -> bool:
+        """Whether there are enough samples for the percentile to have one beyond it."""
+        return self.count >= samples_needed(self._target.percentile)
+
+    def at(self, rank: int) -> int:
+        """The latency at a rank in ns.
+
+        Where it belongs to a request that was never sent there is no number. What stands for it is over the target and over
+        everything seen, and rises with the share of such requests, so that better and worse can still be told apart.
+        """
+        value = self._tail.value(rank)
+        return beyond(self._target, self.largest_ns, self._unsent / self.count) if value is None else value
+
+    def latency_ns(self) -> int | None:
+        """The target's percentile; None of nothing."""
+        return self.at(self._rank()) if self.count else None
+
+    def bounds_ns(self) -> tuple[int | None, int | None]:
+        """Between which order statistics the true percentile lies; None is an open side."""
+        # An upper bound that was never sent is no bound.
+        return (None if self._low is None else self.at(self._low)), (None if self._high is None else self._tail.value(self._high))
+
+    def violates(self) -> bool:
+        """Whether even the lower bound is over the target, and at least two samples are: a violation that few samples prove."""
+        return self._low is not None and self._low < self.count and self.at(self._low) > self._target.latency_ns
+
+
+def beyond(target: QosTarget, known_ns: int, share: float) -> int:
+    """What stands for a latency without a number: the worst that is known, at least the target, more with the share affected."""
+    return int(max(known_ns, target.latency_ns) * (1 + share))
+
+
+def vote(bins: Sequence[Bin], target: QosTarget, most: int, *, unsent: bool = True) -> int | None:
+    """The median over sub-intervals of their percentiles in ns; None if not even three parts of the bins have enough samples each.
+
+    A threshold is passed by a majority of the parts exactly when the median passes it, so one number answers the vote at every
+    threshold. Neighbours are put together (5 parts, then 3) until each part supports the percentile. There are at most ``most``.
+    """
+    needed = samples_needed(target.percentile)
+    counts = [item.completed + (item.unsent if unsent else 0) for item in bins]
+    parts = min(most, len(bins))
+    for odd in range(parts - 1 + parts % 2, 2, -2):
+        edges = [part * len(bins) // odd for part in range(odd + 1)]
+        slices = [slice(first, last) for first, last in pairwise(edges)]
+        if min(sum(counts[part]) for part in slices) >= needed:
+            values = (Sample(bins[part], target, unsent=unsent).latency_ns() or 0 for part in slices)
+            return sorted(values)[odd // 2]
+    return None
