@@ -1,0 +1,165 @@
+"""What a configuration asks for is compared with the machine, all of it at once, and nothing is changed."""
+
+# ruff: noqa: E501 - a message is compared as it is printed, in one line
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parties.config import parse
+from parties.config_machine import Machine, check_machine
+
+TEXT = """\
+version = 1
+runtime_directory = "/run/parties"
+state_directory = "/var/lib/parties"
+[node.cores]
+reserved = "0,2"
+division = "whole"
+[node.memory]
+total = "4GiB"
+[[service]]
+name = "web"
+target = "10ms"
+cgroup = "/web"
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Two physical cores with two threads each (0 with 2, 1 with 3), 8 GiB, control groups v1 and one group, /web."""
+    mounts = []
+    for number, controller in enumerate(("cpu", "cpuset", "memory", "freezer", "blkio")):
+        (tmp_path / "sys/fs/cgroup" / controller / "web").mkdir(parents=True)
+        mounts.append(f"{number} 1 0:{number} / /sys/fs/cgroup/{controller} rw - cgroup cgroup rw,{controller}\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("".join(mounts))
+    (tmp_path / "proc/meminfo").write_text("MemTotal:        8388608 kB\nMemFree: 1 kB\n")
+    for cpu in range(4):
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "core_cpus_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
+    (tmp_path / "sys/devices/system/cpu/online").write_text("0-3\n")
+    (tmp_path / "sys/class/net/lo").mkdir(parents=True)
+    (tmp_path / "var/lib").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    return Machine(tmp_path, user_id=0)
+
+
+def found(machine: Machine, text: str) -> str:
+    """The problems of a text on that machine, without the machine's own root in them."""
+    return "\n".join(str(problem) for problem in check_machine(parse(text), machine)).replace(str(machine.root), "")
+
+
+def test_a_fitting_machine_has_no_problem(machine: Machine) -> None:
+    """Where everything is there, nothing is said."""
+    assert found(machine, TEXT) == ""
+
+
+BATCH = '[[best_effort]]\nname = "batch"\ncgroup = "/batch"\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            '"/web"',
+            '"/web/nginx"',
+            (
+                'line 12, service[0].cgroup (web): control group "/web/nginx" does not exist; start what makes it, or make it: '
+                "mkdir -p /sys/fs/cgroup/cpuset/web/nginx /sys/fs/cgroup/memory/web/nginx"
+            ),
+        ),
+        (
+            '"/web"\n',
+            f'"/web"\n{BATCH}',
+            (
+                'line 15, best_effort[0].cgroup (batch): control group "/batch" does not exist; start what makes it, or make it: '
+                "mkdir -p /sys/fs/cgroup/cpuset/batch /sys/fs/cgroup/freezer/batch /sys/fs/cgroup/memory/batch"
+            ),
+        ),
+        ('"0,2"', '"0,2,8-9"', "line 5, node.cores.reserved: CPU 8-9 is not online on this machine; online are 0-3"),
+        ('"0,2"', '"0-3"', "line 5, node.cores.reserved: leaves no CPU to manage; online are 0-3"),
+        (
+            '"0,2"',
+            '"0"',
+            "line 4, node.cores.managed: CPU 2 shares a physical core with CPU 0, which is not managed; manage both or neither",
+        ),
+        (
+            '"/web"\n',
+            '"/web"\n[[service]]\nname = "db"\ntarget = "1ms"\ncgroup = "/web2"\n',
+            (
+                "line 4, node.cores.managed: 1 core cannot give each service its floor (web 1 core, db 1 core; together 2 cores); "
+                "reserve fewer CPUs, lower the step or the minimums, or move a service elsewhere"
+            ),
+        ),
+        (
+            "4GiB",
+            "16GiB",
+            "line 8, node.memory.total: 16GiB is more than the machine has, 8192MiB; leave some of that for the system",
+        ),
+        (
+            "[[service]]",
+            '[node.network]\ndevice = "eth7"\nrate = "1Gbit/s"\n[[service]]',
+            'line 10, node.network.device: there is no network device "eth7"; there are: lo',
+        ),
+        (
+            "[[service]]",
+            '[node.network]\ndevice = "eth7"\nrate = "1Gbit/s"\nnamespace = "blue"\n[[service]]',
+            'line 12, node.network.namespace: there is no network namespace "blue"; see ip netns list',
+        ),
+        (
+            "[[service]]",
+            '[node.disk]\ndevice = "/dev/sdz"\n[[service]]',
+            "line 10, node.disk.device: /dev/sdz: No such file or directory; name a disk such as /dev/sda, see lsblk",
+        ),
+        ('"/var/lib/parties"', '"/proc/meminfo/x"', "line 3, state_directory: /proc/meminfo is not a directory"),
+        ("version = 1", 'version = 1\nrecord = "/proc/meminfo/x"', None),
+    ],
+)
+def test_names_what_does_not_fit(machine: Machine, old: str, new: str, expected: str | None) -> None:
+    """Each thing that the machine lacks has its place in the file and what to do."""
+    text = TEXT.replace(old, new, 1)
+    if "web2" in new:
+        for controller in ("cpuset", "memory"):
+            (machine.root / "sys/fs/cgroup" / controller / "web2").mkdir()
+    assert found(machine, text) == (expected or "line 2, record: /proc/meminfo is not a directory")
+
+
+def test_divided_cores_need_cpu_bandwidth(machine: Machine) -> None:
+    """Where there are fewer cores than holders, the rules of divided cores hold, though the file alone could not tell."""
+    text = TEXT.replace('"whole"', '"auto"\nperiod = "5ms"') + BATCH
+    assert found(machine, text) == (
+        "line 4, node.cores.floor: 100m of a period of 5ms is a quota of 500us, and the kernel refuses a quota under 1ms; "
+        'raise the floor, or say period = "10ms"\n'
+        'line 16, best_effort[0].cgroup (batch): control group "/batch" does not exist; start what makes it, or make it: '
+        "mkdir -p /sys/fs/cgroup/cpu/batch /sys/fs/cgroup/cpuset/batch /sys/fs/cgroup/freezer/batch /sys/fs/cgroup/memory/batch"
+    )
+
+
+def test_a_missing_controller_is_a_warning(machine: Machine) -> None:
+    """A machine without a mechanism runs with the others, and says which one it lacks."""
+    mountinfo = machine.root / "proc/self/mountinfo"
+    mountinfo.write_text("".join(line for line in mountinfo.read_text().splitlines(keepends=True) if "memory" not in line))
+    (problem,) = check_machine(parse(TEXT), machine)
+    assert problem.warning
+    assert str(problem).startswith(
+        "warning, line 7, node.memory: memory will not be managed: no control-group v1 hierarchy for memory (found v1: blkio, cpu, cpuset, freezer;"
+    )
+
+
+def test_permission_is_asked_for_once(machine: Machine) -> None:
+    """Who is not root is told so in one line."""
+    assert found(Machine(machine.root, user_id=1000), TEXT) == (
+        "only root may change control groups; run parties as root, for example with sudo"
+    )
+
+
+def test_controllers_may_be_named(machine: Machine) -> None:
+    """A mount point of the file wins over what is found, and has to be a directory."""
+    text = TEXT.replace("[node.cores]", '[controllers]\nmemory = "/nowhere"\n[node.cores]', 1)
+    assert found(machine, text) == (
+        "line 4, controllers: controllers.memory: /nowhere is not a directory; give the controller's mount point"
+    )
