@@ -37,6 +37,10 @@ class RunReport:
         self._refused = 0
         self._reverts = 0
         self._migrations = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The loop begins now: what the start cost is not the controller's running cost."""
         self._started_ns = time.monotonic_ns()
         self._cpu_at_start_ns = time.process_time_ns()
 

@@ -1,0 +1,208 @@
+"""Assembly: the host platform made of its parts, from settings.
+
+The one place that knows every monitor and actuator by name. A new resource is one file in ``actuators`` and one entry in
+``_actuators``; a new source of latency feeds the histogram socket from a process of its own and needs nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from actuators.cache import CacheActuator
+from actuators.cgroup.hierarchy import Hierarchies
+from actuators.cgroup.v1 import GroupLayerV1
+from actuators.cores import cores_actuator
+from actuators.disk import DiskActuator
+from actuators.frequency import FrequencyActuator
+from actuators.holders import ManagedGroups
+from actuators.memory import MemoryActuator
+from actuators.network.actuator import NetworkActuator
+from actuators.registry import KINDS
+from monitors.histogram_socket import HistogramSocket
+from monitors.signal import Signal
+from monitors.topology import Topology
+from monitors.usage import GroupUsageMonitor, InMemoryClassifier
+from parties.enforcer import Enforcer
+from parties.host import Events, HostPlatform, Monitors
+from parties.interfaces import Actuator
+from parties.journal import JOURNAL_NAME, Journal
+from parties.model import BEST_EFFORT, Domain, Node, QosTarget, Resource, Service
+from parties.restore import Fate, RestoreReport, restore
+from parties.settings import Amounts, ControlSettings, CoreSettings, ServiceSettings
+from parties.slow_writer import SlowWriter
+
+HISTOGRAM_SOCKET = "histogram.sock"
+
+
+class _Part(Protocol):
+    def close(self) -> None:
+        """Give up what it holds."""
+
+
+_PartT = TypeVar("_PartT", bound=_Part)
+
+
+class Host:
+    """The platform of this machine with all that has to be closed after it."""
+
+    def __init__(self, settings: ControlSettings, selector: selectors.BaseSelector, events: Events) -> None:
+        self._events = events
+        self._state = Path(settings.state_directory)
+        self._resources = contextlib.ExitStack()
+        try:
+            self._build(settings, selector)
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _build(self, settings: ControlSettings, selector: selectors.BaseSelector) -> None:
+        self.services = tuple(_service(service) for service in settings.services)
+        layer = GroupLayerV1(Hierarchies.find(overrides=settings.controllers))
+        managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
+            BEST_EFFORT: tuple(path for job in settings.best_effort for path in job.cgroups)
+        }
+        topology = Topology.read()
+        cores = settings.node.cores or CoreSettings()
+        domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
+        self._put_back_what_an_earlier_run_left()
+        actuators = _actuators(settings, layer, managed, topology, domains)
+        for actuator in actuators.values():
+            self._resources.callback(actuator.close)
+        node, self.notices = _node(settings.node.name, domains, actuators)
+        signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
+        self._socket = self._listen(settings, signal)
+        self._socket.attach(selector)
+        slow_writer = self._closed_last(SlowWriter())
+        slow_writer.attach(selector)
+        journal = self._closed_last(Journal(self._state, started_unix_ns=time.time_ns()))
+        self.platform = HostPlatform(
+            node,
+            self.services,
+            actuators={resource: actuators[resource] for resource in {pool.key.resource for pool in node.managed_pools()}},
+            enforcer=Enforcer(journal, slow_writer),
+            monitors=_monitors(layer, managed, actuators, signal),
+            selector=selector,
+            events=self._events,
+        )
+        self._signal = signal
+
+    def restore(self) -> RestoreReport:
+        """Put back every knob; what could not be is told as an error. May be called again."""
+        report = restore(self._state / JOURNAL_NAME, KINDS)
+        for entry in report.of(Fate.FAILED):
+            self._events("error", f"{entry.ref} could not be put back to {entry.old!r}: {entry.detail}; run 'parties restore'")
+        for line in report.corrupt:
+            self._events("error", line)
+        return report
+
+    def counters(self) -> Mapping[str, int]:
+        """What the histogram socket and the signal counted."""
+        return {**self._socket.counters(), **self._signal.counters()}
+
+    def close(self) -> None:
+        """Put back every knob and give up everything."""
+        try:
+            self.restore()
+        finally:
+            self.platform.close()
+            self._resources.close()
+
+    def _put_back_what_an_earlier_run_left(self) -> None:
+        report = self.restore()
+        if report.entries:
+            self._events(
+                "warning", f"an earlier run ended without undoing its work: {len(report.of(Fate.RESTORED))} values put back"
+            )
+
+    def _listen(self, settings: ControlSettings, signal: Signal) -> HistogramSocket:
+        return self._closed_last(
+            HistogramSocket(
+                Path(settings.runtime_directory) / HISTOGRAM_SOCKET,
+                [service.name for service in settings.services],
+                signal.feed,
+                interval_ns=settings.interval_ns,
+                sub_interval_ns=settings.interval_ns // settings.signal.sub_intervals,
+                report=lambda line: self._events("warning", line),
+            )
+        )
+
+    def _closed_last(self, part: _PartT) -> _PartT:
+        self._resources.callback(part.close)
+        return part
+
+
+def _actuators(
+    settings: ControlSettings, layer: GroupLayerV1, managed: ManagedGroups, topology: Topology, domains: tuple[Domain, ...]
+) -> dict[Resource, Actuator]:
+    """The actuator of each resource that is configured, or that at least can say why it is not managed."""
+    node = settings.node
+    actuators: dict[Resource, Actuator] = {
+        Resource.CACHE: CacheActuator(domains),
+        Resource.FREQUENCY: FrequencyActuator(domains),
+    }
+    if node.cores is not None:
+        homes = {service.name: service.home for service in settings.services}
+        actuators[Resource.CORES] = cores_actuator(layer, managed, node.cores, domains, mems=topology.mems(domains), homes=homes)
+    if node.memory is not None:
+        machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        actuators[Resource.MEMORY] = MemoryActuator(layer, managed, node.memory, domains, machine_bytes=machine_bytes)
+    if node.disk is not None:
+        actuators[Resource.DISK] = DiskActuator(layer, managed, node.disk)
+    if node.network is not None:
+        actuators[Resource.NETWORK] = NetworkActuator(
+            node.network, settings.services, settings.best_effort, v2_root=layer.hierarchies.v2
+        )
+    return actuators
+
+
+def _node(name: str, domains: tuple[Domain, ...], actuators: Mapping[Resource, Actuator]) -> tuple[Node, tuple[str, ...]]:
+    """The node as its actuators describe it, and in words what is not managed and why."""
+    pools = [pool for resource in Resource if resource in actuators for pool in actuators[resource].pools()]
+    absent = [
+        f"{resource}: not managed here, because the configuration does not ask for it"
+        for resource in Resource
+        if resource not in actuators
+    ]
+    refused = [f"{pool.key}: not managed here, because {pool.reason}" for pool in pools if not pool.managed]
+    return Node(name, domains, {pool.key: pool for pool in pools}), (*refused, *absent)
+
+
+def _monitors(layer: GroupLayerV1, managed: ManagedGroups, actuators: Mapping[Resource, Actuator], signal: Signal) -> Monitors:
+    disk, network = actuators.get(Resource.DISK), actuators.get(Resource.NETWORK)
+    usage = GroupUsageMonitor(
+        layer,
+        managed,
+        disk=disk.disk.number if isinstance(disk, DiskActuator) else None,
+        network=network.usage().sample if isinstance(network, NetworkActuator) else None,
+    )
+    return Monitors(signal, usage, InMemoryClassifier(usage.disk_count, usage.incarnation))
+
+
+def _service(settings: ServiceSettings) -> Service:
+    return Service(
+        name=settings.name,
+        target=QosTarget(settings.target_ns, settings.percentile),
+        home=settings.home,
+        stateless=settings.stateless,
+        in_memory=settings.in_memory,
+        minimum=_limits(settings.minimum),
+        maximum=_limits(settings.maximum),
+    )
+
+
+def _limits(amounts: Amounts) -> dict[Resource, int]:
+    limits = {
+        Resource.CORES: amounts.cores_millicores,
+        Resource.CACHE: amounts.cache_ways,
+        Resource.FREQUENCY: amounts.frequency_hz,
+        Resource.MEMORY: amounts.memory_bytes,
+        Resource.DISK: amounts.disk_bytes_per_s,
+        Resource.NETWORK: amounts.network_bits_per_s,
+    }
+    return {resource: amount for resource, amount in limits.items() if amount}

@@ -1,0 +1,278 @@
+"""The host platform: this machine's kernel, seen through monitors and changed through actuators.
+
+What it adds to its parts: it waits (taking in latency messages meanwhile), joins what the monitors say into one observation, and
+turns moves into plans of knob writes, one plan for each pool (docs/decisions/0002). The partition it reports is what was written
+and read back, never what was wished (invariant 6). How the parts are made and joined is ``parties.assembly``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import selectors
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from parties.enforcer import Enforcer
+from parties.foreign import Drift, DriftState
+from parties.interfaces import Actuator, UsageMonitor
+from parties.knob import KnobWrite
+from parties.model import (
+    BEST_EFFORT,
+    NS_PER_S,
+    Holder,
+    LatencyView,
+    Move,
+    MoveOutcome,
+    MoveStatus,
+    Node,
+    Observation,
+    Partition,
+    PoolKey,
+    Resource,
+    Service,
+    ServiceObservation,
+    ServiceState,
+    Usage,
+)
+from parties.placement import Placement, place
+
+START_LIMIT_NS = 30 * NS_PER_S
+POLL_AT_START_NS = NS_PER_S // 50
+
+
+class StartError(Exception):
+    """The first partition could not be put in force. The message says which knob and why; ``close`` puts everything back."""
+
+
+class LatencySource(Protocol):
+    """The signal, as far as the platform uses it."""
+
+    def views(self, now_ns: int) -> Mapping[str, LatencyView]:
+        """What is to be said of each service at the end of this interval."""
+
+    def note_change(self, service: str, now_ns: int) -> None:
+        """A service's allocation changed: what was measured before it is of another allocation."""
+
+
+class Classifier(Protocol):
+    """Finds out which services live in memory (section 4.2: no disk traffic in the first second)."""
+
+    def observe(self, now_ns: int, populated: Mapping[Holder, bool]) -> Mapping[Holder, bool | None]:
+        """True or False once known, None before, for each service."""
+
+
+@runtime_checkable
+class SharesCores(Protocol):
+    """An actuator under which holders share CPUs, so that best-effort jobs have to keep out of the services' way."""
+
+    best_effort_idle_class: bool
+
+    def idle_class_writes(self) -> Sequence[KnobWrite]:
+        """What puts the best-effort pool into the idle class."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Where that protects nobody."""
+
+
+class Events(Protocol):
+    """Where events go: record and front."""
+
+    def __call__(self, level: str, text: str) -> None:
+        """``level`` is info, warning or error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Monitors:
+    """What the host platform reads."""
+
+    signal: LatencySource
+    usage: UsageMonitor
+    classifier: Classifier
+
+
+class HostPlatform:
+    """This machine as a platform. It owns none of its parts but the usage monitor; knobs are put back by ``parties.assembly``."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a machine, each given by name
+        self,
+        node: Node,
+        services: Sequence[Service],
+        *,
+        actuators: Mapping[Resource, Actuator],
+        enforcer: Enforcer,
+        monitors: Monitors,
+        selector: selectors.BaseSelector,
+        events: Events,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.node = node
+        self._services = {service.name: service for service in services}
+        self._actuators = actuators
+        self._enforcer = enforcer
+        self._monitors = monitors
+        self._selector = selector
+        self._events = events
+        self._clock = clock
+        self._stopping = False
+        self._partition = Partition({})
+        self._placement: Placement | None = None
+        self._pending: dict[int, tuple[Move, ...]] = {}
+        self._ended: list[MoveOutcome] = []
+        self._said = ""
+
+    def now_ns(self) -> int:
+        """CLOCK_MONOTONIC."""
+        return self._clock()
+
+    def stop(self) -> None:
+        """Ask for an end: ``wait_until`` returns False from now on."""
+        self._stopping = True
+
+    def wait_until(self, deadline_ns: int) -> bool:
+        """Take in what arrives until the deadline. Each reader does a bounded amount of work, so that none delays the tick."""
+        while not self._stopping:
+            left_ns = deadline_ns - self._clock()
+            if left_ns <= 0:
+                return True
+            for key, mask in self._selector.select(left_ns / NS_PER_S):
+                key.data(mask)
+            if self._pending:  # the sooner a slow write counts as done, the more of the interval is of the new allocation
+                self._collect(self._clock())
+        return False
+
+    def start(self, partition: Partition | None, *, best_effort_idle_class: bool) -> None:
+        """Put a fresh start's partition in force, or the idle class alone, or nothing. Raises StartError."""
+        cores: object = self._actuators.get(Resource.CORES)
+        if best_effort_idle_class and isinstance(cores, SharesCores):
+            cores.best_effort_idle_class = True
+            self._carry_out_at_start("the idle class", cores.idle_class_writes())
+            for warning in cores.warnings():
+                self._events("warning", warning)
+        if partition is None:
+            return
+        partition.check(self.node, self._services.values())
+        placement = place(self.node, partition, None)
+        for resource, actuator in self._actuators.items():
+            self._carry_out_at_start(resource.value, actuator.writes(placement, None))
+        self._partition, self._placement = partition, placement
+
+    def observe(self, tick: int) -> Observation:
+        """The interval that ends now: latency, use, the partition in force, and what became of earlier moves."""
+        now_ns = self._clock()
+        self._collect(now_ns)
+        for drift in self._enforcer.drift(now_ns):
+            self._events(*_told(drift))
+        views = self._monitors.signal.views(now_ns)
+        usage, populated, in_memory = self._use(now_ns)
+        outcomes, self._ended = tuple(self._ended), []
+        return Observation(
+            now_ns=now_ns,
+            tick=tick,
+            services={
+                name: ServiceObservation(
+                    latency=views[name] if populated.get(name, True) else _absent(views[name]),
+                    usage=usage.get(name, Usage()),
+                    in_memory=service.in_memory if service.in_memory is not None else in_memory.get(name),
+                )
+                for name, service in self._services.items()
+            },
+            partition=self._partition,
+            outcomes=outcomes + self._still_pending(),
+            best_effort=usage.get(BEST_EFFORT, Usage()),
+            best_effort_present=populated.get(BEST_EFFORT, False),
+        )
+
+    def apply(self, moves: Sequence[Move]) -> None:
+        """Place and enforce, one plan for each pool; what became of the moves is in the next observations."""
+        now_ns = self._clock()
+        by_pool: dict[PoolKey, list[Move]] = {}
+        for move in moves:
+            by_pool.setdefault(move.pool, []).append(move)
+        for key, moves_of_pool in by_pool.items():
+            self._apply_to_pool(key, tuple(moves_of_pool), now_ns)
+
+    def close(self) -> None:
+        """Give up the monitors' descriptors."""
+        self._monitors.usage.close()
+
+    def _use(self, now_ns: int) -> tuple[Mapping[Holder, Usage], Mapping[Holder, bool], Mapping[Holder, bool | None]]:
+        """Use, presence and classification; where the monitor fails nothing is known of them, and the tick goes on."""
+        monitors = self._monitors
+        try:
+            usage = monitors.usage.sample(now_ns)
+            populated = monitors.usage.populated()
+            in_memory = monitors.classifier.observe(now_ns, populated)
+        except Exception as error:  # noqa: BLE001 - an unknown error in one monitor degrades that part and no other
+            self._say_once(f"use cannot be read: {error}")
+            return {}, {BEST_EFFORT: True}, {}
+        self._said = ""
+        return usage, populated, in_memory
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._events("warning", text)
+
+    def _apply_to_pool(self, key: PoolKey, moves: tuple[Move, ...], now_ns: int) -> None:
+        if any(pending[0].pool == key for pending in self._pending.values()):
+            self._end(moves, MoveStatus.REFUSED, f"{key}: an earlier move is still under way", now_ns)
+            return
+        placement = place(self.node, self._partition.after(moves), self._placement)
+        outcome = self._enforcer.apply(self._actuators[key.resource].writes(placement, self._placement), now_ns)
+        if outcome.status is MoveStatus.PENDING and outcome.ticket is not None:
+            self._pending[outcome.ticket] = moves
+        else:
+            self._end(moves, outcome.status, outcome.detail, now_ns)
+
+    def _collect(self, now_ns: int) -> None:
+        for ticket, outcome in self._enforcer.poll(now_ns):
+            moves = self._pending.pop(ticket, None)
+            if moves is not None:
+                self._end(moves, outcome.status, outcome.detail, now_ns)
+
+    def _end(self, moves: tuple[Move, ...], status: MoveStatus, detail: str, now_ns: int) -> None:
+        """Moves that are through, or were rolled back."""
+        if status is MoveStatus.DONE:
+            self._partition = self._partition.after(moves)
+            self._placement = place(self.node, self._partition, self._placement)
+            for holder in self._services.keys() & {holder for move in moves for holder in (move.giver, move.taker)}:
+                self._monitors.signal.note_change(holder, now_ns)
+        else:
+            self._events("warning", f"refused: {detail}")
+        self._ended += [MoveOutcome(move, status, detail) for move in moves]
+
+    def _still_pending(self) -> tuple[MoveOutcome, ...]:
+        return tuple(MoveOutcome(move, MoveStatus.PENDING) for moves in self._pending.values() for move in moves)
+
+    def _carry_out_at_start(self, what: str, writes: Sequence[KnobWrite]) -> None:
+        """Carry a plan out and wait for its slow writes. Raises StartError."""
+        limit_ns = self._clock() + START_LIMIT_NS
+        outcome = self._enforcer.apply(writes, self._clock())
+        while outcome.status is MoveStatus.PENDING:
+            if self._clock() > limit_ns:
+                raise StartError(f"{what}: not in force after {START_LIMIT_NS // NS_PER_S} s")
+            if not self.wait_until(self._clock() + POLL_AT_START_NS):
+                raise StartError(f"{what}: asked to stop before it was in force")
+            outcome = next((ended for ticket, ended in self._enforcer.poll(self._clock()) if ticket == outcome.ticket), outcome)
+        if outcome.status is MoveStatus.REFUSED:
+            raise StartError(f"{what}: {outcome.detail}")
+
+
+def _absent(view: LatencyView) -> LatencyView:
+    return dataclasses.replace(view, state=ServiceState.ABSENT, latency_ns=None, cautious_latency_ns=None)
+
+
+def _told(drift: Drift) -> tuple[str, str]:
+    """An event of a knob in an operator's words: level and text."""
+    what = {
+        DriftState.NOTICED: f"somebody else wrote {drift.found!r}, expected {drift.expected!r}; it will be written again",
+        DriftState.REASSERTED: f"written again as {drift.expected!r} over {drift.found!r}",
+        DriftState.YIELDED: f"somebody else keeps writing {drift.found!r}; left to them from now on, also at restore",
+        DriftState.VANISHED: "vanished, its control group or device is gone",
+        DriftState.RETURNED: f"is there again; written as {drift.expected!r}",
+        DriftState.UNREADABLE: "cannot be read",
+    }[drift.state]
+    level = "info" if drift.state in (DriftState.REASSERTED, DriftState.RETURNED) else "warning"
+    return level, f"{drift.ref} of {drift.holder}: {what}{f' ({drift.detail})' if drift.detail else ''}"
