@@ -17,6 +17,7 @@ The device must be as the kernel made it: a root qdisc that somebody set up is t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,8 @@ from actuators.network.knobs import (
     FilterKnob,
     QdiscKnob,
     filter_text,
-    foreign_root,
-    own_root,
+    foreign_qdisc,
+    is_own_root,
 )
 from actuators.network.probe import KernelSupport, kernel_support
 from actuators.network.tc import TICK_NS, ClassState, HtbClass, handle_text
@@ -168,13 +169,13 @@ class NetworkActuator:
         try:
             with self._device.control("read the qdiscs") as control:
                 found = control.qdiscs()
-            foreign = foreign_root(found)
+            foreign = foreign_qdisc(found)
             if foreign is not None:
                 return (
                     f"network: device {self._device} already has a root qdisc {foreign.kind} handle {handle_text(foreign.handle)} "
                     f"that somebody set up; remove it (`tc qdisc del dev {self._device.name} root`) to have the device managed"
                 )
-            if own_root(found) is not None and not self._resumable():
+            if any(map(is_own_root, found)) and not self._resumable():
                 return (
                     f"network: device {self._device} still has the classes of an earlier run with another configuration; "
                     "run `parties restore`"
@@ -214,7 +215,9 @@ class NetworkActuator:
             KnobWrite(ClassKnob(self._device, DEVICE_CLASS), whole.text(), RESERVED, Effect.NEUTRAL),
             KnobWrite(ClassKnob(self._device, REST_CLASS), rest.text(), RESERVED, Effect.NEUTRAL),
         ]
-        in_force = self.read_back().get(POOL, {})
+        in_force: Mapping[Holder, int] = {}
+        with contextlib.suppress(KnobError):  # the writes meet it again, and report it
+            in_force = self.read_back().get(POOL, {})
         for holder in self.classes:
             amount = placement.partition.amount(POOL, holder)
             writes.append(self._class_write(holder, amount, in_force.get(holder, amount)))
@@ -228,9 +231,10 @@ class NetworkActuator:
         if wanted == self._filters:
             return []
         knob = FilterKnob(self._device)
-        if knob.same(wanted, knob.read()):  # an earlier plan's write went through
-            self._filters = wanted
-            return []
+        with contextlib.suppress(KnobError):  # the write below meets it again, and reports it
+            if knob.same(wanted, knob.read()):  # an earlier plan's write went through
+                self._filters = wanted
+                return []
         return [KnobWrite(knob, wanted, RESERVED, Effect.NEUTRAL)]
 
     def _class_write(self, holder: Holder, amount: int, before: int) -> KnobWrite:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -20,15 +20,19 @@ from actuators.network.tc import (
     ETH_P_IPV6,
     TC_H_INGRESS,
     TC_H_ROOT,
+    Filter,
     GroupRule,
     HtbClass,
     PortRule,
     Qdisc,
     TrafficControl,
+    group_rules,
     handle_text,
     parse_handle,
+    port_rules,
+    unpack_filters,
 )
-from parties.knob import Knob, KnobError, KnobRef
+from parties.knob import KnobError, KnobKinds, KnobRef
 
 HANDLE: Final = 0x70610000
 """Our qdisc's handle, 7061: in ``tc``; unusual on purpose, as it is how an earlier run's objects are told from others'."""
@@ -41,7 +45,8 @@ _ADVICE: Final = {
     errno.EPERM: "run as root, or with CAP_NET_ADMIN and, for another namespace, CAP_SYS_ADMIN",
     errno.EEXIST: "somebody's own qdisc is in the way: remove it, or leave network out of the configuration",
     errno.ENODEV: "the device does not exist there: see `ip link`",
-    errno.ENOENT: "it is gone, or the kernel lacks the scheduler or classifier: see `tc qdisc show`, try `modprobe sch_htb`",
+    errno.ENOENT: "what it belongs to is gone, or the kernel lacks the classifier: see `tc qdisc show`, try `modprobe cls_u32`",
+    errno.EOPNOTSUPP: "try `modprobe sch_htb`, or leave network out of the configuration",
     errno.EINVAL: "the kernel does not take these values: see `tc -d class show`",
 }
 
@@ -98,14 +103,14 @@ class Device:
         return self._control
 
 
-def own_root(found: list[Qdisc]) -> Qdisc | None:
-    """Our root qdisc among those of a device, if it is there."""
-    return next((q for q in found if q.parent == TC_H_ROOT and q.handle == HANDLE and q.kind == "htb"), None)
+def is_own_root(found: Qdisc) -> bool:
+    """Whether it is the root qdisc that we make."""
+    return found.parent == TC_H_ROOT and found.handle == HANDLE and found.kind == "htb"
 
 
-def foreign_root(found: list[Qdisc]) -> Qdisc | None:
+def foreign_qdisc(found: list[Qdisc]) -> Qdisc | None:
     """A qdisc that somebody set up. The kernel's own defaults have handle 0; ingress does not concern egress."""
-    return next((q for q in found if q.handle and q.parent != TC_H_INGRESS and not (q.handle == HANDLE and q.kind == "htb")), None)
+    return next((one for one in found if one.handle and one.parent != TC_H_INGRESS and not is_own_root(one)), None)
 
 
 class QdiscKnob:
@@ -122,14 +127,19 @@ class QdiscKnob:
     def read(self) -> str | None:
         """Its default class, or None where it is not there, whatever else is."""
         with self._device.control("read the root qdisc") as control:
-            found = own_root(control.qdiscs())
-        return None if found is None else f"default {handle_text(found.default_class)}"
+            found = control.root()
+        return None if found is None or not is_own_root(found) else f"default {handle_text(found.default_class)}"
 
     def write(self, value: str) -> None:
         """Make it; EEXIST if a qdisc with a handle is there already."""
         default = parse_handle(value.removeprefix("default "))
         with self._device.control(f"set root qdisc {handle_text(HANDLE)} htb") as control:
-            control.add_root(HANDLE, default)
+            try:
+                control.add_root(HANDLE, default)
+            except OSError as error:
+                if error.errno == errno.ENOENT:  # not a vanished knob
+                    raise OSError(errno.EOPNOTSUPP, f"{error.strerror}; the kernel has no HTB scheduler") from error
+                raise
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Exact equality: the kernel keeps it as it was given."""
@@ -200,6 +210,8 @@ class FilterKnob:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._bodies: list[bytes] = []  # as last read, and what they say
+        self._text = ""
 
     @property
     def ref(self) -> KnobRef:
@@ -209,13 +221,10 @@ class FilterKnob:
     def read(self) -> str | None:
         """The rules in force; None where there are none."""
         with self._device.control("read the filters") as control:
-            if own_root(control.qdiscs()) is None:
-                return None
-            groups = control.group_rules(HANDLE, _GROUP_PREFERENCE)
-            ports = [control.port_rules(HANDLE, preference, protocol) for preference, protocol in _PORT_PREFERENCES]
-        if ports[0] != ports[1]:
-            return f"{filter_text(groups, ports[0])} but for IPv6 {filter_text((), ports[1])}"
-        return filter_text(groups, ports[0]) or None
+            bodies = control.filters(HANDLE)
+        if bodies != self._bodies:  # taking them apart costs four times what asking costs, and they seldom change
+            self._bodies, self._text = bodies, _filters_text(unpack_filters(bodies))
+        return self._text or None
 
     def write(self, value: str) -> None:
         """Put these rules in the place of whatever there is."""
@@ -242,6 +251,13 @@ class FilterKnob:
         elif self.read() is not None:
             with self._device.control("remove the filters") as control:
                 control.flush_filters(HANDLE)
+
+
+def _filters_text(found: list[Filter]) -> str:
+    groups = group_rules(found)
+    version4, version6 = (port_rules(found, preference, protocol) for preference, protocol in _PORT_PREFERENCES)
+    text = filter_text(groups, version4)
+    return text if version4 == version6 else f"{text} but for IPv6 {filter_text((), version6)}"
 
 
 def filter_text(groups: Iterable[GroupRule], ports: Iterable[PortRule]) -> str:
@@ -272,7 +288,7 @@ def _device(address: tuple[str, ...]) -> Device:
     return Device(name, namespace, keep=False)
 
 
-KINDS: dict[str, Callable[[tuple[str, ...]], Knob]] = {
+KINDS: KnobKinds = {
     "tc-qdisc": lambda address: QdiscKnob(_device(address)),
     "tc-class": lambda address: ClassKnob(_device(address), parse_handle(address[2])),
     "tc-filter": lambda address: FilterKnob(_device(address)),

@@ -77,6 +77,8 @@ _U32_OFFSET: Final = 2
 _U32_VARIABLE_OFFSET: Final = 4
 _FROM_NEXT_HEADER: Final = -1
 _IPV6_HEADER_BYTES: Final = 40
+_TABLE_MASK: Final = 0xFFF00000
+_TRANSPORTS: Final = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 
 
 def handle_text(handle: int) -> str:
@@ -153,6 +155,63 @@ class GroupRule:
     depth: int
     group_id: int
     class_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter as found, its options still packed."""
+
+    kind: str
+    preference: int
+    protocol: int
+    options: Mapping[int, bytes]
+
+
+def unpack_filters(bodies: Iterable[bytes]) -> list[Filter]:
+    """The filters in the answers; those that only head a list have no options and are left out."""
+    found = []
+    for body in bodies:
+        described = attributes(body, _TCMSG.size)
+        if _TCA_OPTIONS in described:
+            info = _TCMSG.unpack_from(body)[4]
+            kind = described[_TCA_KIND].rstrip(b"\0").decode()
+            found.append(Filter(kind, info >> 16, socket.ntohs(info & 0xFFFF), attributes(described[_TCA_OPTIONS])))
+    return found
+
+
+def port_rules(found: Iterable[Filter], preference: int, protocol: int) -> frozenset[PortRule]:
+    """The rules that ``add_port_rules`` made, if its two links (TCP and UDP) are there too; otherwise none."""
+    table, links, rules = _table(preference), 0, set()
+    for one in found:
+        if (one.kind, one.preference, one.protocol) != ("u32", preference, protocol):
+            continue
+        if one.options.get(_TCA_U32_LINK) == _WORD.pack(table):
+            links += 1
+        elif _TCA_U32_CLASSID in one.options and _WORD.unpack(one.options[_TCA_U32_HASH])[0] & _TABLE_MASK == table:
+            _mask, value, _offset, _offset_mask = _KEY.unpack_from(one.options[_TCA_U32_SEL], _SELECTOR.size)
+            rules.add(PortRule(socket.ntohl(value) >> 16, _WORD.unpack(one.options[_TCA_U32_CLASSID])[0]))
+    return frozenset(rules) if links == len(_TRANSPORTS) else frozenset()
+
+
+def group_rules(found: Iterable[Filter]) -> frozenset[GroupRule]:
+    """The rules that ``add_group_rule`` made; each is told by its filter's name."""
+    rules = set()
+    for one in found:
+        words = one.options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
+        if one.kind == "bpf" and words[0] == "cgroup" and _TCA_BPF_CLASSID in one.options:
+            rules.add(GroupRule(int(words[1]), int(words[2]), _WORD.unpack(one.options[_TCA_BPF_CLASSID])[0]))
+    return frozenset(rules)
+
+
+def unpack_qdisc(body: bytes) -> Qdisc:
+    """The qdisc in an answer."""
+    _family, _index, handle, parent, _info = _TCMSG.unpack_from(body)
+    described = attributes(body, _TCMSG.size)
+    kind = described[_TCA_KIND].rstrip(b"\0").decode()
+    default = 0
+    if kind == "htb":
+        default = handle | _INIT.unpack_from(attributes(described[_TCA_OPTIONS])[_TCA_HTB_INIT])[2]
+    return Qdisc(kind, handle, parent, default)
 
 
 def pack_class(settings: HtbClass) -> bytes:
@@ -240,19 +299,19 @@ class TrafficControl:
         self._index = index
 
     def qdiscs(self) -> list[Qdisc]:
-        """Those of the device that the kernel shows."""
-        found = []
-        for body in self._route.dump(RTM_GETQDISC, _TCMSG.pack(0, self._index, 0, 0, 0)):
-            _family, index, handle, parent, _info = _TCMSG.unpack_from(body)
-            if index != self._index:
-                continue
-            described = attributes(body, _TCMSG.size)
-            kind = described[_TCA_KIND].rstrip(b"\0").decode()
-            default = 0
-            if kind == "htb":
-                default = handle | _INIT.unpack_from(attributes(described[_TCA_OPTIONS])[_TCA_HTB_INIT])[2]
-            found.append(Qdisc(kind, handle, parent, default))
-        return found
+        """Those of the device that the kernel shows; the kernel lists every device's, so this is not for every tick."""
+        bodies = self._route.dump(RTM_GETQDISC, _TCMSG.pack(0, self._index, 0, 0, 0))
+        return [unpack_qdisc(body) for body in bodies if _TCMSG.unpack_from(body)[1] == self._index]
+
+    def root(self) -> Qdisc | None:
+        """The root qdisc, whosever it is; None where the kernel shows none."""
+        try:
+            bodies = self._send(RTM_GETQDISC, NLM_F_ECHO, _Target(0, TC_H_ROOT))
+        except NetlinkError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return unpack_qdisc(bodies[0]) if bodies else None
 
     def add_root(self, handle: int, default_class: int) -> None:
         """Make an HTB the device's root in place of the kernel's default; EEXIST if somebody's own root is there."""
@@ -290,7 +349,7 @@ class TrafficControl:
         table = _table(preference)
         info = _info(preference, protocol)
         self._add_u32(parent, info, table, attribute(_TCA_U32_DIVISOR, _WORD.pack(1)))
-        for transport in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
+        for transport in _TRANSPORTS:
             link = attribute(_TCA_U32_LINK, _WORD.pack(table))
             self._add_u32(parent, info, 0, link + attribute(_TCA_U32_SEL, _link_selector(protocol, transport)))
         for rule in rules:
@@ -304,17 +363,6 @@ class TrafficControl:
                 + attribute(_TCA_U32_SEL, pack_selector(_U32_TERMINAL, (key,))),
             )
 
-    def port_rules(self, parent: int, preference: int, protocol: int) -> frozenset[PortRule]:
-        """The rules that ``add_port_rules`` made, if its links are there too; otherwise none."""
-        table, links, rules = _table(preference), 0, set()
-        for options in self._filters(parent, preference, protocol, b"u32\0"):
-            if options.get(_TCA_U32_LINK) == _WORD.pack(table):
-                links += 1
-            elif _TCA_U32_CLASSID in options and _WORD.unpack(options[_TCA_U32_HASH])[0] & 0xFFF00000 == table:
-                _mask, value, _offset, _offset_mask = _KEY.unpack_from(options[_TCA_U32_SEL], _SELECTOR.size)
-                rules.add(PortRule(socket.ntohl(value) >> 16, _WORD.unpack(options[_TCA_U32_CLASSID])[0]))
-        return frozenset(rules) if links == 2 else frozenset()  # noqa: PLR2004 (one for TCP, one for UDP)
-
     def add_group_rule(self, parent: int, preference: int, rule: GroupRule, program: int) -> None:
         """Classify by a bpf program (a descriptor) that says whether a packet's socket belongs to the rule's group."""
         options = (
@@ -325,26 +373,13 @@ class TrafficControl:
         described = attribute(_TCA_KIND, b"bpf\0") + attribute(_TCA_OPTIONS, options)
         self._send(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, _Target(0, parent, _info(preference, ETH_P_ALL)), described)
 
-    def group_rules(self, parent: int, preference: int) -> frozenset[GroupRule]:
-        """The rules that ``add_group_rule`` made."""
-        rules = set()
-        for options in self._filters(parent, preference, ETH_P_ALL, b"bpf\0"):
-            words = options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
-            if words[0] == "cgroup" and _TCA_BPF_CLASSID in options:
-                rules.add(GroupRule(int(words[1]), int(words[2]), _WORD.unpack(options[_TCA_BPF_CLASSID])[0]))
-        return frozenset(rules)
+    def filters(self, parent: int) -> list[bytes]:
+        """The filters of a qdisc, still packed: see ``unpack_filters``."""
+        return self._route.dump(RTM_GETTFILTER, _TCMSG.pack(0, self._index, 0, parent, 0))
 
     def flush_filters(self, parent: int) -> None:
         """Remove every filter of a qdisc."""
         self._send(RTM_DELTFILTER, 0, _Target(0, parent))
-
-    def _filters(self, parent: int, preference: int, protocol: int, kind: bytes) -> list[dict[int, bytes]]:
-        found = []
-        for body in self._route.dump(RTM_GETTFILTER, _TCMSG.pack(0, self._index, 0, parent, 0)):
-            described = attributes(body, _TCMSG.size)
-            if _TCMSG.unpack_from(body)[4] == _info(preference, protocol) and described.get(_TCA_KIND) == kind:
-                found.append(attributes(described.get(_TCA_OPTIONS, b"")))
-        return found
 
     def _add_u32(self, parent: int, info: int, handle: int, options: bytes) -> None:
         described = attribute(_TCA_KIND, b"u32\0") + attribute(_TCA_OPTIONS, options)
