@@ -230,7 +230,7 @@ def test_memory_does_not_shrink_under_a_data_set(
     use: int | None,
     taken: bool,
 ) -> None:
-    """Downsizing memory is skipped for in-memory services with less than 1 GB of memory slack (2.4 and 2.8)."""
+    """Downsizing memory is skipped for in-memory services with less than 1 GB of memory slack."""
     scene = stage(service("a", in_memory=None), "b")
     scene.in_memory["a"] = in_memory
     scene.usage["a"] = Usage(memory_bytes=use)

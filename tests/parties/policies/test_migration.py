@@ -1,4 +1,4 @@
-"""Migration, the last resort (2.7)."""
+"""Migration, the last resort (section 4.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network rule of section 2.6's thresholds: every interval, every service, beside the wheels."""
+"""The network rule (section 4.3): every interval, every service, beside the wheels."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ViewMaker = Callable[..., Any]
 
 CORE, CACHE, MEM = Resource.CORES, Resource.CACHE, Resource.MEMORY
 UP, DOWN = Direction.UP, Direction.DOWN
-HELD = [
+HELD: list[dict[str, object]] = [
     {"state": ServiceState.STALE},
     {"state": ServiceState.FEW_SAMPLES},
     {"state": ServiceState.ABSENT},
