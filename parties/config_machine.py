@@ -147,8 +147,7 @@ def _cpus(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
     divided = divides_cores(settings, len(whole))
     if divided and not surely_divides_cores(settings):
         yield from divided_core_mistakes(settings, cores)
-    if not divided:
-        yield from _split_cores(managed, machine)
+    yield from _split_cores(managed, machine)
     count = len(managed) if divided else len(whole)
     for shared in shared_resources(settings, managed_cores=count, divided=divided):
         if shared.resource is Resource.CORES:
