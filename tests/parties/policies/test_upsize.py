@@ -170,6 +170,15 @@ def test_upsizing_is_never_reverted(stage: StageMaker) -> None:
         assert all(move.taker == "a" for move in scene.step(a=slack, b=0.1).moves)
 
 
+def test_an_upsize_that_did_not_help_blocks_nothing(stage: StageMaker) -> None:
+    """Over-allocation is reclaimed by the ordinary downsize, at once if the slack allows."""
+    scene = stage("a", "b")
+    scene.force("a", UP, CORE)
+    scene.step(a=-0.1, b=0.1)
+    scene.step(a=-0.2, b=0.1)
+    assert scene.step(a=0.5, b=0.1).reason is Reason.DOWNSIZE_LARGEST_SLACK
+
+
 def test_a_resource_at_its_end_or_not_managed_is_skipped(stage: StageMaker) -> None:
     """Nothing to be had of cores, and no cache or frequency managed here: disk, though memory is not nearly full."""
     scene = stage("a", "b", resources=[CORE, DISK])
