@@ -257,11 +257,12 @@ class NetworkUsage:
     def sample(self, now_ns: int) -> Mapping[Holder, int]:
         """Bits/s of each holder since the last call; the first call gives none.
 
-        A holder is left out whose class is gone, new, or was made anew since (its counter fell). Raises KnobError.
+        A holder is left out whose class is new, gone or made anew since (its counter fell), or cannot be read: nobody can tell.
         """
         if not self._classes:
             return {}
-        with self._device.control("read the classes") as control:
+        found: Mapping[int, ClassState] = {}
+        with contextlib.suppress(KnobError), self._device.control("read the classes") as control:
             found = control.classes()
         sent = {holder: found[class_id].sent_bytes for holder, class_id in self._classes.items() if class_id in found}
         before, elapsed_ns = self._before, now_ns - self._before_ns

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from actuators.network.tc import GroupRule, PortRule
-from parties.model import Holder
+from parties.model import BEST_EFFORT, Holder
 from parties.settings import ServiceSettings
 
 _BPF_SYSCALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
@@ -83,9 +83,10 @@ def classify(recognised: Sequence[Recognised], classes: Mapping[Holder, int], v2
             if ports.setdefault(port, one) is not one
         ]
         if not found and not one.ports:
+            ports_too = "give its ports, or " if one.holder != BEST_EFFORT else ""
             problems.append(
-                f"{one.what}: its network traffic cannot be told from the rest (no ports, and {_missing(one, v2_root)}); "
-                "it shares what nobody uses. Give its ports, or run it in a cgroup v2 group of that path"
+                f"{one.what}: its network traffic cannot be told from the rest ({_missing(one, v2_root)}), and has no rate of its "
+                f"own; {ports_too}run it in a cgroup v2 group of that path"
             )
     rules = frozenset(PortRule(port, classes[one.holder]) for port, one in ports.items())
     return Classification(frozenset(groups), rules, tuple(problems))

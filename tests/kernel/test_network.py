@@ -23,10 +23,14 @@ from actuators.network import KINDS, POOL, NetworkActuator, netlink
 from actuators.network.actuator import LEAST_BYTES_PER_S
 from actuators.network.knobs import ClassKnob, Device
 from actuators.network.netlink import RouteSocket
+from parties.enforcer import Enforcer
+from parties.journal import JOURNAL_NAME, Journal
 from parties.knob import Effect, KnobError, KnobRef, KnobWrite
-from parties.model import BEST_EFFORT, IDLE, Partition, Resource
+from parties.model import BEST_EFFORT, IDLE, MoveStatus, Partition, Resource
 from parties.placement import Placement
+from parties.restore import Fate, restore
 from parties.settings import BestEffortSettings, NetworkSettings, ServiceSettings
+from parties.slow_writer import SlowResult
 
 pytestmark = [
     pytest.mark.kernel,
@@ -199,6 +203,49 @@ def test_ipv6_is_classified_too(wire: Wire) -> None:
     assert got[7001] < 65
 
 
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        pytest.param(socket.AF_INET, b"", id="ipv4"),
+        pytest.param(socket.AF_INET, b"\x01" * 8, id="ipv4-options"),
+        pytest.param(socket.AF_INET6, b"", id="ipv6"),
+    ],
+)
+def test_udp_is_classified_whatever_the_header_length(wire: Wire, family: socket.AddressFamily, options: bytes) -> None:
+    """Datagrams from a service's port count in its class, also behind IPv4 options; those from another port do not."""
+    with contextlib.closing(wire.actuator("a", "b")) as actuator, contextlib.ExitStack() as stack:
+        start(actuator, placement(a=50, b=50))
+        stack.enter_context(connections(wire, 9998, family=family))  # the ends know each other's hardware addresses from here on
+        usage = actuator.usage()
+        usage.sample(0)
+        for port, datagrams in ((7001, 20), (7003, 40)):
+            sender = stack.enter_context(in_namespace(wire.server, lambda: socket.socket(family, socket.SOCK_DGRAM)))
+            sender.bind((SERVER_ADDRESS[family], port))
+            if options:
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, options)
+            for _ in range(datagrams):
+                sender.sendto(bytes(1000), (CLIENT_ADDRESS[family], 9))
+        time.sleep(0.2)
+        seen = usage.sample(1_000_000_000)
+    assert 20 * 8000 < seen["a"] < 22 * 9000
+    assert seen["b"] == 0
+
+
+def test_only_the_first_fragment_is_recognised_by_port(wire: Wire) -> None:
+    """Later fragments carry no port: their payload is not taken for one, and they go to the rest."""
+    with contextlib.closing(wire.actuator("a")) as actuator, contextlib.ExitStack() as stack:
+        start(actuator, placement(a=50))
+        stack.enter_context(connections(wire, 9998))  # the ends know each other's hardware addresses from here on
+        usage = actuator.usage()
+        usage.sample(0)
+        with in_namespace(wire.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender:
+            sender.bind((SERVER_ADDRESS[socket.AF_INET], 7001))
+            sender.sendto((7001).to_bytes(2, "big") * 10_000, (CLIENT_ADDRESS[socket.AF_INET], 9))
+            time.sleep(0.2)
+        seen = usage.sample(1_000_000_000)
+    assert 1400 * 8 < seen["a"] < 1600 * 8
+
+
 def test_a_live_change_takes_effect_on_running_connections(wire: Wire) -> None:
     """Moving 100 Mbit/s from one to the other turns the ratio round, and the shrinking write comes first."""
     with contextlib.closing(wire.actuator("a", "b")) as actuator:
@@ -273,6 +320,34 @@ def test_a_fresh_process_restores_from_the_journal_alone(wire: Wire) -> None:
         "for kind, address, old in json.loads(sys.argv[1]): KINDS[kind](tuple(address)).restore(old)"
     )
     run(sys.executable, "-W", "error", "-c", program, listed)
+    assert wire.tc() == before
+
+
+class NothingSlow:
+    """A slow writer that is never needed: no network knob is slow."""
+
+    def submit(self, ref: KnobRef, value: str | None, now_ns: int) -> int:
+        raise AssertionError(ref, value, now_ns)
+
+    def poll(self, now_ns: int) -> list[SlowResult]:
+        assert now_ns
+        return []
+
+
+def test_enforcer_journal_and_restore_agree_with_the_knobs(wire: Wire, tmp_path: Path) -> None:
+    """A whole life: start, move, no drift, an end without farewell, restore; tc shows what it showed before."""
+    before = wire.tc()
+    first, second = placement(a=50, b=150), placement(a=60, b=140)
+    with contextlib.closing(wire.actuator("a", "b")) as actuator:
+        enforcer = Enforcer(Journal(tmp_path, started_unix_ns=1), NothingSlow())
+        assert actuator.pools()[0].managed
+        assert enforcer.apply(actuator.writes(first, None), 1).status is MoveStatus.DONE
+        assert enforcer.apply(actuator.writes(second, first), 2).status is MoveStatus.DONE
+        assert enforcer.drift(3) == []
+        assert actuator.read_back()[POOL] == {"a": 60 * MBIT, "b": 140 * MBIT, BEST_EFFORT: 0}
+    report = restore(tmp_path / JOURNAL_NAME, KINDS)
+    assert report.complete
+    assert len(report.of(Fate.RESTORED)) == 7
     assert wire.tc() == before
 
 
