@@ -114,14 +114,6 @@ class WholeCoresActuator:
                 plan += best_effort.thaw(self._groups)
         return [*self._nodes(placement, before), *plan, *_in_order(jumps)]
 
-    def idle_class_writes(self) -> Sequence[KnobWrite]:
-        """None: on cores of its own the best-effort pool is in nobody's way."""
-        return ()
-
-    def warnings(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
     def read_back(self) -> Mapping[PoolKey, Mapping[Holder, int]]:
         """The cores in each holder's CPU sets, by domain; a core of which only some threads are in counts in part."""
         if self._reason:

@@ -1,8 +1,8 @@
 """The shape of the machine: physical cores, L3 caches, NUMA nodes, sockets, from /sys.
 
-A *domain* is what shares an L3 cache (a socket, where the kernel names no L3). Its id is the one that the kernel gives the cache; ids
-need not be 0..n-1. PARTIES reserves cores for the system (section 5.1): reserved and managed CPUs are disjoint, and no physical core is
-split between them.
+A *domain* is what shares an L3 cache (a socket, where the kernel names no L3). Its id is the one that the kernel gives the cache;
+ids need not be 0..n-1. PARTIES reserves cores for the system (section 5.1): reserved and managed CPUs are disjoint, and no physical
+core is split between them.
 """
 
 from __future__ import annotations

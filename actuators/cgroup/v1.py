@@ -96,17 +96,16 @@ class ControlGroupV1:
     def pids(self) -> tuple[int, ...]:
         """Its processes and those of the groups below it, in the first hierarchy that has the group; none where it is gone."""
         controller = self._process_controller()
-        own = None if controller is None else self._counter(controller, "cgroup.procs")
-        if own is None:
+        if controller is None:
             return ()
+        directory = self.directory(controller)
+        found = _procs(directory / "cgroup.procs")
         try:
-            found = own.read().split()
-            if own.path.parent.stat().st_nlink > _LINKS_OF_A_LEAF:
-                found += [pid for place in own.path.parent.glob("*/**/cgroup.procs") for pid in _procs(place)]
+            if directory.stat().st_nlink > _LINKS_OF_A_LEAF:
+                found += [pid for place in directory.glob("*/**/cgroup.procs") for pid in _procs(place)]
         except OSError as error:
-            if vanished(error):
-                return ()
-            raise
+            if not vanished(error):
+                raise
         return tuple(sorted(map(int, found)))
 
     def cpu_usage_ns(self) -> int | None:
@@ -156,6 +155,10 @@ class ControlGroupV1:
 
 
 def _procs(path: Path) -> list[str]:
+    """The processes of one group; none where it is gone.
+
+    Opened anew each time: a kept descriptor goes on giving the list of its first read as long as it is read once a second.
+    """
     try:
         return path.read_text(encoding="ascii").split()
     except OSError as error:

@@ -1,0 +1,124 @@
+"""Control groups and processes of the tests' own, on this machine's kernel; nothing of them is left afterwards."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actuators.cgroup.group import Controller
+from actuators.cgroup.hierarchy import Hierarchies
+from actuators.cgroup.v1 import ControlGroupV1, GroupLayerV1
+
+_numbers = itertools.count()
+_JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 99; shift; done; shift; exec "$@"'
+
+
+@pytest.fixture(scope="session")
+def layer() -> GroupLayerV1:
+    """This machine's v1 hierarchies; skips without root or without one of them."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make control groups")
+    layer = GroupLayerV1(Hierarchies.find())
+    if reason := layer.lacks(Controller):
+        pytest.skip(reason)
+    return layer
+
+
+@pytest.fixture
+def cgroup_factory(layer: GroupLayerV1) -> Iterator[Callable[[str], ControlGroupV1]]:
+    """Makes groups, in every v1 hierarchy, below one of a name that nobody else has; cpuset is set up as in the parent.
+
+    ``cgroup_factory("web")`` gives /parties-test-PID-N/web. At the end what runs in them is killed and they are removed.
+    """
+    base = f"parties-test-{os.getpid()}-{next(_numbers)}"
+    mounts = [layer.hierarchies.mount_point(controller.value) for controller in Controller]
+
+    def make(name: str = "") -> ControlGroupV1:
+        for mount in mounts:
+            place = mount / base
+            for part in ("", *name.split("/")):
+                place = place / part if part else place
+                if not place.is_dir():
+                    place.mkdir()
+                    _set_up_cpuset(place)
+        return layer.group(f"{base}/{name}")
+
+    try:
+        yield make
+    finally:
+        _remove_all([mount / base for mount in mounts])
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a program in a group: ``spawn(group, "dd", ...)``. It is in every hierarchy before its first instruction."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(group: ControlGroupV1, *command: str) -> subprocess.Popen[bytes]:
+        files = [str(group.directory(controller) / "cgroup.procs") for controller in Controller]
+        process = subprocess.Popen(["sh", "-c", _JOIN, "sh", *files, "--", *command], stdout=subprocess.PIPE)
+        started.append(process)
+        while str(process.pid) not in Path(files[-1]).read_text().split():
+            assert process.poll() is None, f"could not enter {group.path}"
+            time.sleep(0.001)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # frozen: it dies when its group is thawed
+                process.communicate(timeout=1)
+
+
+@pytest.fixture
+def burner(spawn: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts a process that takes all the CPU time it gets: ``burner(group)``, ``burner(group, 2)`` with that many processes."""
+
+    def start(group: ControlGroupV1, processes: int = 1) -> subprocess.Popen[bytes]:
+        for _ in range(processes - 1):
+            spawn(group, sys.executable, "-S", "-c", "while True: pass")
+        return spawn(group, sys.executable, "-S", "-c", "while True: pass")
+
+    return start
+
+
+def _set_up_cpuset(place: Path) -> None:
+    for name in ("cpuset.mems", "cpuset.cpus"):
+        if (place / name).exists():
+            (place / name).write_text((place.parent / name).read_text())
+
+
+def _remove_all(bases: list[Path]) -> None:
+    """Thaw, kill what is left by pid, and remove the groups, the lowest first."""
+    directories = [directory for base in bases for directory in sorted(base.glob("**/"), reverse=True) if base.is_dir()]
+    for directory in directories:
+        if (directory / "freezer.state").exists():
+            (directory / "freezer.state").write_text("THAWED")
+        for pid in (directory / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    for directory in directories:
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            directory.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)  # the last process is still on its way out
+        else:
+            return
