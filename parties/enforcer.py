@@ -117,8 +117,8 @@ class _Run:
     failure: str = ""
     setbacks: list[str] = field(default_factory=list)  # why steps are stuck
     silent: bool = False  # nobody waits for its outcome
-    wait_ns: int = 0
-    due_ns: int | None = None  # when to retry the roll-back
+    wait_ns: int = 0  # between attempts to roll back; 0 until one has failed
+    due_ns: int | None = None  # when to try again
 
 
 class Enforcer:
@@ -161,7 +161,7 @@ class Enforcer:
     @property
     def uncertain(self) -> frozenset[KnobRef]:
         """Knobs whose roll-back failed: until a retry succeeds no plan may touch them, so nothing more is granted there."""
-        return frozenset(step.write.knob.ref for run in self._runs.values() if run.due_ns is not None for step in run.done)
+        return frozenset(ref for run in self._runs.values() if run.wait_ns for ref in run.refs)
 
     @property
     def vanished(self) -> frozenset[KnobRef]:
@@ -213,7 +213,7 @@ class Enforcer:
             ref = write.knob.ref
             for run in self._runs.values():
                 if ref in run.refs:
-                    under_way = "being written" if run.due_ns is None else "uncertain, its roll-back is being retried"
+                    under_way = "uncertain, its roll-back is being retried" if run.wait_ns else "being written"
                     return f"{ref}: {under_way} (ticket {run.ticket})"
             state = self._table.get(ref)
             if state is not None and state.yielded:
@@ -332,8 +332,7 @@ class Enforcer:
             if grown and step.write.effect is Effect.TAKE:
                 run.stuck.append(step)  # what it gave away is still held by somebody else
             elif not self._is_back(step):
-                ref = step.write.knob.ref
-                if ref.kind in self._slow_kinds:
+                if step.write.effect is not Effect.TAKE and step.write.knob.ref.kind in self._slow_kinds:  # shrinks: may be slow
                     self._hand_over(run, step, step.old, now_ns)
                     return False
                 self._judge_back(run, step, *_put(step.write.knob, step.old))

@@ -130,7 +130,8 @@ class SlowWriter:
         """Kill the process; the result is held back until it is gone. The next write starts another one."""
         if self._link is not None:
             for selector in self._selectors:
-                selector.unregister(self._link.socket)
+                with contextlib.suppress(KeyError):  # closed before us
+                    selector.unregister(self._link.socket)
             self._link.socket.close()
             self._link.process.kill()
             self._dying.append((self._link.process, result))
