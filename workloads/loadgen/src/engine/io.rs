@@ -88,7 +88,6 @@ impl<O: Observer> Engine<O> {
         let due = Due { intended_ns: now_ns, index: self.next_index };
         self.next_index += 1;
         self.tally.scheduled(now_ns);
-        self.tally.lag(now_ns, now_ns);
         Some(due)
     }
 

@@ -5,6 +5,8 @@ mod connection;
 mod io;
 mod pool;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 pub use connection::Address;

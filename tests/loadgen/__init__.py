@@ -1,0 +1,1 @@
+"""Tests of the load generator's binary against small real servers."""
