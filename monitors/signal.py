@@ -111,7 +111,7 @@ class _ServiceSignal:
         self._counters = counters
         self._bin_ns = max(1, interval_ns // settings.sub_intervals)
         self._stale_after_ns = max(settings.stale_after_ns, 2 * interval_ns)
-        self._answers_needed = math.ceil(1 / settings.failing_error_rate) if settings.failing_error_rate > 0 else 1
+        self._answers_needed = math.ceil(2 / settings.failing_error_rate) if settings.failing_error_rate > 0 else 1
         self._needed = samples_needed(target.percentile)
         self._bins: dict[int, Bin] = {}
         self._clients: dict[str, Client] = {}
@@ -234,7 +234,7 @@ class _ServiceSignal:
         return interval.unsent > 0 and not interval.failed
 
     def _failing(self, interval: _Interval, limit: int) -> bool:
-        """Whether too many answers are errors, over as much of the window as it takes to have enough answers."""
+        """Whether too many answers are errors, over as much of the window as it takes for one error alone not to be too many."""
         if not self._settings.stalled or not interval.failed:
             return False
         failed, answered, number = interval.failed, interval.completed + interval.failed, interval.first
