@@ -15,11 +15,11 @@ from actuators.network import KINDS, POOL, NetworkActuator, NetworkUsage, actuat
 from actuators.network.actuator import amount_bits_per_s, htb_class, rate_bytes_per_s
 from actuators.network.classify import Recognised, classify, service
 from actuators.network.knobs import HANDLE, Device, FilterKnob, filter_text, parse_filters
-from actuators.network.netlink import NetlinkError
+from actuators.network.netlink import NetlinkError, RouteSocket
 from actuators.network.probe import KernelSupport
 from actuators.network.tc import ClassState, GroupRule, HtbClass, PortRule, Qdisc, TrafficControl
 from parties.knob import Effect, KnobError, KnobRef
-from parties.model import BEST_EFFORT, IDLE, NS_PER_S, RESERVED, Partition
+from parties.model import BEST_EFFORT, IDLE, NS_PER_S, RESERVED, Partition, Pool
 from parties.placement import Placement
 from parties.settings import BestEffortSettings, NetworkSettings, ServiceSettings
 
@@ -125,7 +125,7 @@ def test_a_move_writes_the_two_holders_alone_and_says_who_gives(control: FakeCon
 def test_classes_never_add_up_to_more_than_the_device(steps: list[tuple[int, int, int]]) -> None:
     """Over any walk of placements, after every single write in the order of effects, idle being the difference."""
     made = network()
-    made._pool = actuator.Pool(POOL, 1_000 * MBIT, 100 * MBIT, 100 * MBIT)
+    made._pool = Pool(POOL, 1_000 * MBIT, 100 * MBIT, 100 * MBIT)
     made._filters = filter_text((), made._classification().ports)
     first, *others = [placement(web=100 * web, kv=100 * kv, best_effort=100 * jobs) for web, kv, jobs in steps]
     rates = {holder: first.partition.amount(POOL, holder) for holder in ("web", "kv", BEST_EFFORT)}
@@ -213,7 +213,7 @@ def test_a_probe_that_may_not_be_made_takes_the_kernel_to_be_able(monkeypatch: p
     def forbidden() -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(probe.RouteSocket, "in_new_namespace", forbidden)
+    monkeypatch.setattr(RouteSocket, "in_new_namespace", forbidden)
     assert probe.kernel_support() == KernelSupport()
 
 

@@ -410,11 +410,20 @@ def test_an_earlier_run_of_the_same_configuration_is_resumed(wire: Wire) -> None
         assert [ref.address[2] for ref, _old in journal] == ["7061:11", "7061:10"]
 
 
-def test_an_earlier_run_of_another_configuration_wants_a_restore_first(wire: Wire) -> None:
-    """A class of a service that is no longer there would hold bandwidth for nobody."""
-    with contextlib.closing(wire.actuator("a", "b")) as crashed:
-        start(crashed, placement(a=50, b=150))
-    with contextlib.closing(wire.actuator("a")) as actuator:
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        pytest.param((("a", "b"), False), (("a",), False), id="a-service-less"),
+        pytest.param((("a",), True), (("a",), False), id="other-ports"),
+    ],
+)
+def test_an_earlier_run_of_another_configuration_wants_a_restore_first(
+    wire: Wire, earlier: tuple[tuple[str, ...], bool], now: tuple[tuple[str, ...], bool]
+) -> None:
+    """A class or a filter of a service that is no longer like that would hold bandwidth for nobody."""
+    with contextlib.closing(wire.actuator(*earlier[0], ports=earlier[1])) as crashed:
+        start(crashed, placement(**dict.fromkeys(earlier[0], 50)))
+    with contextlib.closing(wire.actuator(*now[0], ports=now[1])) as actuator:
         (pool,) = actuator.pools()
     assert not pool.managed
     assert "run `parties restore`" in pool.reason
