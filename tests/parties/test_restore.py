@@ -224,7 +224,7 @@ def kill_and_restore(undo_kit: ModuleType, directory: Path, seed: int) -> bool:
         knob.write(str(rng.randrange(1000)))
     before = snapshot(group)
     state = directory / f"state-{seed}"
-    slow = undo_kit.SlowFileKnob((str(group / "slow"),)) if seed % 6 == 1 else None
+    slow = ((undo_kit.SlowFileKnob((str(group / "slow"),)), random_delay), "undo_kit:KINDS") if seed % 6 == 1 else None
     undo_kit.killed_daemon(seed, (state, seed, [(knob, random_text) for knob in knobs], slow), 0.3 if slow else 0.03)
     changed = snapshot(group) != before
     if seed % 10 == 0:
@@ -238,6 +238,10 @@ def kill_and_restore(undo_kit: ModuleType, directory: Path, seed: int) -> bool:
     assert snapshot(group) == before, f"seed {seed}"
     assert not (state / JOURNAL_NAME).exists()
     return changed
+
+
+def random_delay(rng: random.Random) -> str:
+    return str(rng.randrange(5))
 
 
 def random_text(rng: random.Random) -> str:

@@ -165,15 +165,19 @@ KINDS = {"file": FileKnob, "slow-file": SlowFileKnob}
 Draw = tuple[Knob, Callable[[random.Random], str]]
 
 
-def move_at_random(state: Path, seed: int, draws: Sequence[Draw], slow: Knob | None, moved: Connection) -> None:
-    """Make random moves until killed, as the daemon does; ``draws`` gives values, ``moved`` is told once the first is through."""
+def move_at_random(state: Path, seed: int, draws: Sequence[Draw], slow: tuple[Draw, str] | None, moved: Connection) -> None:
+    """Make random moves until killed, as the daemon does; ``moved`` is told once the first is through.
+
+    ``draws`` gives the knobs and values for them; ``slow`` a knob for the slow writer, and where that finds its kinds.
+    """
     rng = random.Random(seed)  # noqa: S311 - moves of a test
-    writer = SlowWriter("undo_kit:KINDS") if slow is not None else FakeSlowWriter(Board({}))
+    writer = SlowWriter(slow[1]) if slow is not None else FakeSlowWriter(Board({}))
     enforcer = Enforcer(Journal(state, started_unix_ns=time.time_ns()), writer)
     for tick in itertools.count():
         plan = [KnobWrite(knob, draw(rng), "a", rng.choice(list(Effect))) for knob, draw in rng.sample(list(draws), 3)]
         if slow is not None and rng.random() < 1 / 3:
-            plan.append(KnobWrite(slow, str(rng.randrange(5)), "a", Effect.TAKE, slow=True))
+            knob, draw = slow[0]
+            plan.append(KnobWrite(knob, draw(rng), "a", Effect.TAKE, slow=True))
         enforcer.apply(plan, time.monotonic_ns())
         if tick == 0:
             moved.send(True)
