@@ -127,7 +127,7 @@ def test_four_resources_fit_eighty_columns() -> None:
     recent = Recent()
     recent.add(message)
     (line,) = (line for line in picture(recent, 80).splitlines() if line.startswith("nginx") and "(" in line)
-    assert line.split("  ")[-4:] == ["1.45 (1.44)", "128GB (127G)", "475MB/s (100M)", "9.5Gb/s (100M)"]
+    assert [cell.strip() for cell in line.split("  ")[-4:]] == ["1.45 (1.44)", "128GB (127G)", "475MB/s (100M)", "9.5Gb/s (100M)"]
 
 
 def test_a_stalled_service_says_so() -> None:

@@ -1,0 +1,121 @@
+"""``parties restore``, and the restore that ``parties run`` does for a control process that died."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from actuators.registry import KINDS
+from parties import restore as undo
+from parties.commands.errors import EXIT_FAILED, EXIT_OK, STATE_DIRECTORY
+from parties.journal import JOURNAL_NAME
+from parties.lock import RuntimeLock
+from parties.restore import Fate, Restored, RestoreReport
+
+RUNTIME_DIRECTORY = Path("/run/parties")
+
+_WORDS = {
+    Fate.RESTORED: "put back",
+    Fate.UNCHANGED: "as before already",
+    Fate.GONE: "gone",
+    Fate.YIELDED: "left to somebody else",
+    Fate.VOID: "of an earlier boot",
+    Fate.FAILED: "NOT put back",
+}
+_TOLD = frozenset({Fate.RESTORED, Fate.YIELDED, Fate.FAILED})
+
+
+@click.command()
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Take the directories from this configuration.")
+@click.option("--state-directory", type=click.Path(path_type=Path), help=f"Where the journal is.  [default: {STATE_DIRECTORY}]")
+@click.option(
+    "--runtime-directory",
+    type=click.Path(path_type=Path),
+    help=f"Where the lock is that keeps a running daemon from being undone.  [default: {RUNTIME_DIRECTORY}]",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def restore(
+    file: Path | None, state_directory: Path | None, runtime_directory: Path | None, *, dry_run: bool, as_json: bool
+) -> int:
+    """Put back every value that a run has left changed, newest first.
+
+    Needed only after a crash or SIGKILL: a run that is stopped in order does it itself. May be called again at any time; what
+    could not be put back stays in the journal for the next call. Exit code 1: something could not be put back.
+
+    \b
+    Examples:
+      parties restore --dry-run
+      parties restore -c /etc/parties/parties.toml
+    """  # noqa: D301 - click reads \b as "leave these lines as they are"
+    if file is not None:
+        from parties.config import load  # noqa: PLC0415 - slow to import, and seldom needed here
+
+        settings = load(file).settings
+        state_directory = state_directory or Path(settings.state_directory)
+        runtime_directory = runtime_directory or Path(settings.runtime_directory)
+    report = restore_all(state_directory or STATE_DIRECTORY, runtime_directory or RUNTIME_DIRECTORY, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps(_as_json(report)))
+    else:
+        _print(report)
+    return EXIT_OK if report.complete else EXIT_FAILED
+
+
+def restore_all(state_directory: Path, runtime_directory: Path, *, dry_run: bool = False) -> RestoreReport:
+    """Restore under the runtime directory's lock. Raises LockError, JournalError."""
+    with RuntimeLock(runtime_directory):
+        return undo.restore(state_directory / JOURNAL_NAME, KINDS, dry_run=dry_run)
+
+
+def summary(report: RestoreReport) -> str:
+    """A report in one line: how many values had which fate."""
+    if not report.entries and not report.corrupt:
+        return "there was nothing to put back"
+    counts = [f"{len(report.of(fate))} {words}" for fate, words in _WORDS.items() if report.of(fate)]
+    if report.corrupt:
+        counts.append(f"{len(report.corrupt)} lines of the journal damaged")
+    if report.dry_run:
+        counts.insert(0, "dry run, nothing was written")
+    return "; ".join(counts)
+
+
+def _print(report: RestoreReport) -> None:
+    for entry in report.entries:
+        if entry.fate in _TOLD:
+            click.echo(_line(entry, dry_run=report.dry_run), err=entry.fate is Fate.FAILED)
+    for line in report.corrupt:
+        click.echo(f"damaged: {line}", err=True)
+    if report.set_aside is not None:
+        click.echo(f"the damaged journal was moved to {report.set_aside}", err=True)
+    click.echo(f"{report.journal}: {summary(report)}")
+
+
+def _line(entry: Restored, *, dry_run: bool) -> str:
+    words = "would be put back" if dry_run and entry.fate is Fate.RESTORED else _WORDS[entry.fate]
+    old = "unset" if entry.old is None else entry.old
+    return f"{words}: {entry.ref} = {old}" + (f": {entry.detail}" if entry.detail else "")
+
+
+def _as_json(report: RestoreReport) -> dict[str, object]:
+    entries = [
+        {
+            "kind": entry.ref.kind,
+            "address": list(entry.ref.address),
+            "old": entry.old,
+            "fate": entry.fate.value,
+            "detail": entry.detail,
+        }
+        for entry in report.entries
+    ]
+    return {
+        "version": 1,
+        "journal": str(report.journal),
+        "dry_run": report.dry_run,
+        "complete": report.complete,
+        "entries": entries,
+        "corrupt": list(report.corrupt),
+        "set_aside": None if report.set_aside is None else str(report.set_aside),
+    }
