@@ -1,8 +1,8 @@
 """Starts a program inside its control groups and network namespace, before it opens a socket or allocates a page.
 
 Run as a script by a bare interpreter: ``launch.py SPECIFICATION PROGRAM ARGUMENT...``. The specification is JSON: ``groups``
-(directories, joined in order; the first is the run's kill group), ``namespace`` (a file to enter, or null) and ``cpus``. If a group
-is gone, the run is being cleaned up, and the program is not started.
+(directories, joined in order; the first is the run's kill group), ``namespace`` (a file to enter, or null), ``cpus`` and
+``priority`` (nice). If a group is gone, the run is being cleaned up, and the program is not started.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> None:
         handle = os.open(specification["namespace"], os.O_RDONLY | os.O_CLOEXEC)
         enter_namespace(handle)
     os.sched_setaffinity(0, specification["cpus"])
+    os.setpriority(os.PRIO_PROCESS, 0, specification["priority"])
     os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell wanted
 
 

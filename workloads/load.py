@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ MAX_LAG = "2ms"  # of the generator's own; a run beyond it is no measurement
 EXIT_INVALID = 3
 QUEUE_S = 1.0  # of load at the highest rate: what waits longer than that is given up and counted as unsent
 LEAST_QUEUE = 256
+CONTROL_LIMIT_S = 5.0
 
 Profile = Sequence[tuple[float, float]]
 """Points (seconds since the start, requests per second), the rate running straight from one to the next."""
@@ -59,10 +61,12 @@ class LoadRun:
         self.report = box.directory / f"{program.name}.report.jsonl"
         self.report.unlink(missing_ok=True)
         limit = max(LEAST_QUEUE, round(QUEUE_S * max(rate for _, rate in profile)))
+        self._control = box.directory / f"{program.name}.control"
         command: list[str | Path] = [GENERATOR, *program.load_arguments(SERVER_ADDRESS)]
         command += ["--profile", file, "--profile-shape", shape, "--seed", str(seed)]
         command += ["--connections", str(CONNECTIONS), "--max-outstanding", str(limit), "--drain-timeout", "1s"]
         command += ["--interval", WINDOW, "--interval-histograms", "--json", "--report", self.report, "--max-lag", MAX_LAG]
+        command += ["--control", self._control]
         if histogram_socket is not None:
             command += ["--histogram-socket", histogram_socket, "--service", program.name, "--client", "demo"]
         self.child: Child = box.spawn(f"load-{program.name}", command, namespace=box.client_namespace)
@@ -88,6 +92,19 @@ class LoadRun:
             status = self.child.popen.returncode
             raise SandboxError(f"load generator of {self.service} ended with status {status}: {self.child.log_tail()}")
         return fresh
+
+    def set_rate(self, rate_rps: float) -> None:
+        """From now on the load is this, whatever the profile says. Raises SandboxError."""
+        try:
+            with socket.socket(socket.AF_UNIX) as control:
+                control.settimeout(CONTROL_LIMIT_S)
+                control.connect(str(self._control))
+                control.sendall(f"rate {round(rate_rps)}\n".encode())
+                answer = control.recv(4096)
+        except OSError as error:
+            raise SandboxError(f"load generator of {self.service} takes no commands: {error}") from error
+        if b'"error"' in answer:
+            raise SandboxError(f"load generator of {self.service}: {answer.decode()}")
 
     def finish(self) -> Totals:
         """End it if it still runs; its totals. Raises SandboxError if it left none."""

@@ -44,8 +44,13 @@ class RunningService:
 class ServiceProgram(Protocol):
     """A latency-critical service that can be started in a group, and how load is sent to it."""
 
-    name: str
-    port: int
+    @property
+    def name(self) -> str:
+        """The service's name."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
 
     def start(self, box: Sandbox, group: Group) -> RunningService:
         """Start it in its group and the server's namespace, and wait until it answers. Raises SandboxError."""
@@ -70,9 +75,9 @@ class Memcached:
     name: str = "memcached"
     port: int = MEMCACHED_PORT
     keys: int = 100_000
-    key_bytes: int = 30  # the paper's Table 2 data set: keys of 30 bytes
-    value_bytes: int = 200  # and values of 200
-    keys_per_request: int = 100
+    key_bytes: int = 16
+    value_bytes: int = 32  # small, as the client has to take in every byte
+    keys_per_request: int = 300
     memory_mib: int = 256
 
     def start(self, box: Sandbox, group: Group) -> RunningService:
@@ -110,7 +115,7 @@ class Nginx:
     name: str = "nginx"
     port: int = NGINX_PORT
     pages: int = 64
-    page_bytes: int = 16 * 1024  # the mean; pages are from half to one and a half of it
+    page_bytes: int = 8 * 1024  # the mean; pages are from half to one and a half of it
     gzip_level: int = 6
     corpus_seed: int = 1
 

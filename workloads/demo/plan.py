@@ -1,0 +1,145 @@
+"""What the demo plays: its times, its loads, and the part of the machine that it has managed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from parties.settings import (
+    GIB,
+    BestEffortSettings,
+    ControlSettings,
+    CoreDivision,
+    CoreSettings,
+    DiskSettings,
+    MemorySettings,
+    NetworkSettings,
+    NodeSettings,
+    ServiceSettings,
+)
+from workloads.load import Profile
+from workloads.sandbox import Group, Sandbox
+from workloads.services import Memcached, Nginx, ServiceProgram, StressNg
+
+MS = 1_000_000
+MIB = 1024**2
+INTERVAL_NS = 500 * MS
+AFTER_NS = 20_000 * MS  # violations are also counted from here on, when a controller has had time to settle
+PERIOD_NS = 10 * MS  # of CPU bandwidth control
+STEP_MILLICORES = 50
+FLOOR_MILLICORES = 100
+MANAGED_MILLICORES = 1000
+SCAN_MILLICORES = MANAGED_MILLICORES - FLOOR_MILLICORES  # the most that a service can ever hold beside another one
+MANAGERS = ("unmanaged", "idle-only", "equal", "parties")
+
+MEMCACHED = Memcached()
+NGINX = Nginx()
+STRESS = StressNg()
+PROGRAMS: tuple[ServiceProgram, ...] = (MEMCACHED, NGINX)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The load over time, in seconds: low, up, high, down, low again."""
+
+    settle_s: float
+    rise_s: float
+    high_s: float
+    fall_s: float
+    low_s: float
+
+    @property
+    def length_s(self) -> float:
+        """How long a manager is tried."""
+        return self.settle_s + self.rise_s + self.high_s + self.fall_s + self.low_s
+
+    @property
+    def intervals(self) -> int:
+        """How many intervals that is."""
+        return int(self.length_s * 1e9) // INTERVAL_NS
+
+
+FULL = Timeline(settle_s=20, rise_s=14, high_s=12, fall_s=6, low_s=18)
+QUICK = Timeline(settle_s=8, rise_s=5, high_s=6, fall_s=2, low_s=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A service's target and maximum load on this machine."""
+
+    target_ns: int
+    max_load_rps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One demo: loads are fractions of each service's maximum load."""
+
+    timeline: Timeline = FULL
+    seed: int = 1
+    managers: tuple[str, ...] = MANAGERS
+    quick: bool = False
+    ramp_low: float = 0.15  # memcached
+    ramp_high: float = 0.60
+    hold: float = 0.25  # nginx
+
+    def profiles(self, calibrations: dict[str, Calibration]) -> dict[str, Profile]:
+        """The load of each service: one ramps, the other holds."""
+        line = self.timeline
+        low, high = (share * calibrations[MEMCACHED.name].max_load_rps for share in (self.ramp_low, self.ramp_high))
+        held = self.hold * calibrations[NGINX.name].max_load_rps
+        top_s = line.settle_s + line.rise_s
+        down_s = top_s + line.high_s
+        ramp = [(0.0, low), (line.settle_s, low), (top_s, high), (down_s, high), (down_s + line.fall_s, low), (line.length_s, low)]
+        return {MEMCACHED.name: ramp, NGINX.name: [(0.0, held), (line.length_s, held)]}
+
+
+def control_settings(  # noqa: PLR0913 - what a run of the daemon depends on
+    policy: str,
+    *,
+    plan: Plan,
+    box: Sandbox,
+    groups: dict[str, Group],
+    calibrations: dict[str, Calibration],
+    device: str | None,
+    record: Path,
+) -> ControlSettings:
+    """The daemon's settings: the same for every manager but for the policy's name."""
+    return ControlSettings(
+        services=tuple(
+            ServiceSettings(
+                name=program.name,
+                cgroups=(groups[program.name].path,),
+                target_ns=calibrations[program.name].target_ns,
+                ports=(program.port,),
+            )
+            for program in PROGRAMS
+        ),
+        best_effort=(BestEffortSettings(name=STRESS.name, cgroups=(groups[STRESS.name].path,)),),
+        node=NodeSettings(
+            name="demo",
+            cores=CoreSettings(
+                reserved_cpus=box.cpus.reserved,
+                managed_cpus=box.cpus.managed,
+                division=CoreDivision.FRACTIONS,
+                step_millicores=STEP_MILLICORES,
+                floor_millicores=FLOOR_MILLICORES,
+                period_ns=PERIOD_NS,
+            ),
+            # Ample: what is tried here is how the CPU is shared. memcached has a quarter of a GiB, the others need less.
+            memory=MemorySettings(total_bytes=3 * GIB, step_bytes=256 * MIB),
+            disk=DiskSettings(device=device, rate_bytes_per_s=600_000_000, step_bytes_per_s=100_000_000) if device else None,
+            network=NetworkSettings(
+                device=box.server_device,
+                rate_bits_per_s=5_000_000_000,
+                namespace=box.server_namespace,
+                step_bits_per_s=500_000_000,
+            ),
+        ),
+        interval_ns=INTERVAL_NS,
+        policy=policy,
+        seed=plan.seed,
+        runtime_directory=str(box.directory / "run"),
+        state_directory=str(box.directory / "state"),
+        record=str(record),
+    )
