@@ -137,7 +137,9 @@ def test_memory_under_use_is_not_taken(
 ) -> None:
     """Shrinking under what is in use is refused with the kernel's EBUSY, nothing is given, and no tick waits for it."""
     giver, taker = cgroup_factory("giver"), cgroup_factory("taker")
-    process = spawn(giver, sys.executable, "-S", "-c", f"b = bytearray({128 * MIB}); print(1, flush=True); input()")
+    process = spawn(
+        giver, sys.executable, "-S", "-c", f"import time; b = bytearray({128 * MIB}); print(1, flush=True); time.sleep(600)"
+    )
     assert process.stdout is not None
     process.stdout.readline()
     before = snapshot([giver, taker])
