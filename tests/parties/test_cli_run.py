@@ -1,0 +1,318 @@
+"""``parties run`` starts, follows, stops and cleans up after its control process, whatever that does."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from parties import cli
+from parties.codec import from_json
+from parties.commands import run as run_module
+from parties.commands.control_process import Ending, Launch, follow
+from parties.commands.errors import MistakeError, RunFailedError
+from parties.config import load
+from parties.journal import JournalError
+from parties.lock import RuntimeLock
+from parties.settings import ControlSettings
+
+ROOT = Path(__file__).parents[2]
+MS = 1_000_000
+
+FAKE_CONTROL = """\
+import json, os, signal, socket, sys, time
+
+mode, settings_fd, front_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+front = socket.socket(fileno=front_fd)
+settings = json.load(os.fdopen(settings_fd))
+
+def tell(**message):
+    front.send(json.dumps(message).encode())
+
+def tick(number):
+    service = {"state": "ok", "latency_ns": 8000000, "target_ns": 10000000, "slack": 0.2, "load_rps": 100, "unsent": 0,
+               "amounts": {"cores": 500}, "usage": {}}
+    tell(type="tick", tick=number, reason="hold-targets-met", subject=None, moves=[], outcomes=[], services={"web": service},
+         best_effort={"amounts": {}, "usage": {}}, idle={"amounts": {"cores": 500}}, lateness_ns=0, missed=0, tick_cpu_ns=0)
+
+stopped = False
+def stop(*_):
+    global stopped
+    stopped = True
+signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "hang" else stop)
+
+if mode == "mistake":
+    print("parties: /run/x/lock: held by process 7; stop it", file=sys.stderr)
+    sys.exit(2)
+if mode == "failure":
+    print("parties: cpu.max of /web: Invalid argument", file=sys.stderr)
+    sys.exit(1)
+tell(type="started", policy="parties", record=settings["record"] or "new", interval_ns=settings["interval_ns"])
+tell(type="event", level="info", text=f"pid {os.getpid()} session {os.getsid(0) == os.getpid()}")
+number = 0
+while not stopped:
+    number += 1
+    tick(number)
+    if number == 3 and mode == "traceback":
+        raise RuntimeError("a defect")
+    if number == 3 and mode == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.02)
+    front.setblocking(False)
+    try:
+        if front.recv(1) == b"":
+            open(os.path.join(settings["state_directory"], "front-gone"), "w").close()
+            sys.exit(0)
+    except BlockingIOError:
+        pass
+    front.setblocking(True)
+tell(type="stopped", report={"ticks": number, "missed_ticks": 0, "moves": {"cores": 2}, "reverts": 1, "refused": 0,
+                             "cpu_fraction_of_core": 0.0012, "rss_mb": 31.5})
+if mode == "closes-early":
+    front.close()
+    time.sleep(0.3)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Callable[[str], Launch]:
+    """A way to start a control process that behaves as told."""
+    script = tmp_path / "fake_control.py"
+    script.write_text(FAKE_CONTROL)
+    return lambda mode: Launch(
+        argv=lambda settings_fd, front_fd: [sys.executable, str(script), mode, str(settings_fd), str(front_fd)], limit_ns=1000 * MS
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration whose directories are the test's."""
+    text = (ROOT / "configs/two-cores.toml").read_text()
+    file = tmp_path / "parties.toml"
+    file.write_text(text.replace("/run/parties", f"{tmp_path}/run").replace("/var/lib/parties", str(tmp_path)))
+    return file
+
+
+@pytest.fixture
+def call(fake: Callable[[str], Launch], file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """``parties run`` with such a control process, without a look at the machine."""
+
+    def called(mode: str, *words: str) -> Result:
+        launch = fake(mode)
+        monkeypatch.setattr(run_module, "Launch", functools.partial(Launch, argv=launch.argv, limit_ns=launch.limit_ns))
+        monkeypatch.setattr(run_module, "load_for", load)
+        return CliRunner().invoke(cli.main, ["run", "-c", str(file), *words])
+
+    return called
+
+
+def test_runs_for_a_duration(call: Callable[..., Result]) -> None:
+    """Plain lines tell of the start, events and services; after the duration the run is stopped in order and summed up."""
+    result = call("good", "--duration", "300ms")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert lines[0] == "started: policy parties, record new"
+    assert lines[1].startswith("info: pid ")
+    assert lines[1].endswith("session True")
+    assert lines[2] == "tick 1: web ok 8ms/10ms slack +0.20 100/s (hold-targets-met)"
+    assert lines[-1].startswith("stopped: ")
+    assert lines[-1].endswith(
+        " 0 missed; moves: 2 of cores; reverts: 1; refused: 0; controller: 0.12 % of a core, 31.5 MB; everything was put back"
+    )
+
+
+def test_json_is_every_message(call: Callable[..., Result], tmp_path: Path) -> None:
+    """With --json each line is one message, from the start to the report; --record reaches the control process."""
+    result = call("good", "--duration", "200ms", "--json", "--record", str(tmp_path / "r.jsonl"))
+    messages = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [message["type"] for message in (messages[0], messages[1], messages[-1])] == ["started", "event", "stopped"]
+    assert {message["type"] for message in messages[2:-1]} == {"tick"}
+    assert len(messages) > 4
+    assert messages[0]["record"] == str(tmp_path / "r.jsonl")
+
+
+def test_settings_arrive_whole(file: Path, tmp_path: Path) -> None:
+    """What the control process reads is what the configuration says."""
+    code = f"import sys; open({str(tmp_path / 'seen')!r}, 'wb').write(open(int(sys.argv[1]), 'rb').read())"
+    settings = load(file).settings
+    follow(settings, lambda _: None, launch=Launch(argv=lambda fd, _: [sys.executable, "-c", code, str(fd)]))
+    assert from_json(ControlSettings, json.loads((tmp_path / "seen").read_text())) == settings
+
+
+def test_waits_for_the_exit_after_the_last_word(call: Callable[..., Result]) -> None:
+    """A control process that has said goodbye is waited for, and its exit code counts."""
+    assert call("closes-early", "--duration", "100ms").exit_code == 0
+
+
+def test_an_operators_mistake_is_passed_on(call: Callable[..., Result], tmp_path: Path) -> None:
+    """What the control process refuses to begin with is its message and exit code 2, and nothing is undone under another daemon."""
+    with RuntimeLock(tmp_path / "run"):
+        result = call("mistake")
+    assert (result.exit_code, result.stderr) == (2, "parties: /run/x/lock: held by process 7; stop it\n")
+
+
+def test_a_failure_is_one_message(call: Callable[..., Result]) -> None:
+    """A control process that failed in order: its message, what became of the values, exit code 1."""
+    result = call("failure")
+    assert (result.exit_code, result.stderr) == (1, "parties: cpu.max of /web: Invalid argument; there was nothing to put back\n")
+
+
+def test_a_killed_control_process_is_cleaned_up_after(call: Callable[..., Result]) -> None:
+    """After SIGKILL the front restores by itself and says so in one message."""
+    result = call("killed")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "parties: the control process was killed by SIGKILL; there was nothing to put back\n",
+    )
+
+
+def test_a_defect_is_one_message_and_a_file(call: Callable[..., Result], tmp_path: Path) -> None:
+    """A traceback of the control process goes to a file beside the journal; the message names it."""
+    result = call("traceback")
+    (details,) = tmp_path.glob("parties-error-*.log")
+    assert "Traceback" in details.read_text()
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"parties: the control process failed: RuntimeError: a defect (details: {details}); there was nothing to put back\n",
+    )
+
+
+def test_a_control_process_that_does_not_end(fake: Callable[[str], Launch], file: Path) -> None:
+    """One that does not put things back in time is left alone, and the message says what to do."""
+    settings = load(file).settings
+    begin = time.monotonic()
+    ending = follow(settings, lambda _: None, duration_ns=100 * MS, launch=fake("hang"))
+    try:
+        assert ending.exit_code is None
+        assert time.monotonic() - begin < 10
+        with pytest.raises(RunFailedError) as caught:
+            run_module.concluded(ending, settings, file)
+        assert caught.value.message == (
+            f"the control process ({ending.pid}) has not put everything back in time; when it has ended, or once you have ended it "
+            f"(kill -9 {ending.pid}), run: parties restore -c {file}"
+        )
+    finally:
+        os.kill(ending.pid, signal.SIGKILL)
+
+
+def test_a_restore_that_fails_says_what_to_do(file: Path) -> None:
+    """If the front cannot restore either, the message says why and what to call."""
+
+    def failing(_: ControlSettings) -> str:
+        raise JournalError("/s/journal: damaged")
+
+    with pytest.raises(RunFailedError) as caught:
+        run_module.concluded(Ending(7, -11), load(file).settings, file, put_back=failing)
+    assert caught.value.message == (
+        "the control process was killed by SIGSEGV; what it had changed could not be put back: /s/journal: damaged; "
+        f"then run: parties restore -c {file}"
+    )
+
+
+def test_a_mistake_without_words(file: Path) -> None:
+    """Even a silent refusal is a message."""
+    with pytest.raises(MistakeError, match="did not say why"):
+        run_module.concluded(Ending(7, 2), load(file).settings, file)
+
+
+def test_a_view_that_fails_stops_the_run(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """If nobody can be shown anything any more, the control process is stopped in order before the error goes on."""
+    pids: list[int] = []
+
+    def failing(message: dict[str, object]) -> None:
+        if message["type"] == "event":
+            pids.append(int(str(message["text"]).split()[1]))
+        if message["type"] == "tick":
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        follow(load(file).settings, failing, launch=fake("good"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    assert not (tmp_path / "front-gone").exists()
+
+
+DRIVER = """\
+import functools, sys
+from parties import cli
+from parties.commands import run
+from parties.commands.control_process import Launch
+from parties.config import load
+
+script, mode = sys.argv[1:3]
+argv = lambda settings_fd, front_fd: [sys.executable, script, mode, str(settings_fd), str(front_fd)]
+run.Launch = functools.partial(Launch, argv=argv)
+run.load_for = load
+cli.main(sys.argv[3:])
+"""
+
+
+class Front:
+    """``parties run`` as a process of its own."""
+
+    def __init__(self, script: Path, file: Path, *words: str, mode: str = "good") -> None:
+        command = [sys.executable, "-c", DRIVER, str(script), mode, "run", "-c", str(file), "--no-live", *words]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.control_pid = 0
+
+    def wait_for_start(self) -> None:
+        """Until the first tick."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("info: pid "):
+                self.control_pid = int(line.split()[2])
+            if line.startswith("tick 1"):
+                return
+        raise AssertionError(self.process.communicate()[1])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
+def test_signals_stop_in_order(
+    fake: Callable[[str], Launch], file: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Ctrl-C and SIGTERM reach the control process as SIGTERM, its report is shown, and the exit code tells which it was."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file)
+    front.wait_for_start()
+    front.process.send_signal(number)
+    out, err = front.process.communicate(timeout=20)
+    assert (front.process.returncode, err) == (code, "")
+    assert "everything was put back" in out
+    with pytest.raises(ProcessLookupError):
+        os.kill(front.control_pid, 0)
+
+
+def test_a_killed_front_takes_the_control_process_with_it(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """If the front is killed, the control process sees its socket close."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file)
+    front.wait_for_start()
+    pidfd = os.pidfd_open(front.control_pid)
+    front.process.kill()
+    front.process.communicate()
+    assert select.select([pidfd], [], [], 20)[0]
+    os.close(pidfd)
+    assert (tmp_path / "front-gone").exists()
+
+
+def test_a_reader_that_goes_away_ends_the_run(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """``parties run --json | head -1`` ends, in silence and in order."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file, "--json")
+    assert front.process.stdout is not None
+    assert front.process.stderr is not None
+    assert json.loads(front.process.stdout.readline())["type"] == "started"
+    front.process.stdout.close()
+    assert front.process.wait(20) == 1
+    assert front.process.stderr.read() == ""
+    front.process.stderr.close()
