@@ -291,9 +291,10 @@ def _filled(word: str, socket_path: Path, service: str) -> str:
 @contextlib.contextmanager
 def _child(command: Sequence[str], socket_path: Path, service: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command in a session of its own, so that its children can be ended with it."""
+    # Its output goes to standard error, as standard output is the verdict's.
     environment = {**os.environ, "PARTIES_HISTOGRAM_SOCKET": str(socket_path), "PARTIES_SERVICE": service}
     try:
-        child = subprocess.Popen(command, env=environment, stdout=sys.stderr, start_new_session=True)  # noqa: S603 - what it is for
+        child = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)  # noqa: S603 - what it is for
     except OSError as error:
         raise ConformanceError(f"cannot run {command[0]}: {error.strerror}; name a program that can be run") from None
     try:
@@ -383,10 +384,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--duration", default="5s", type=_duration_ns, help="how long it runs (default: %(default)s)")
     parser.add_argument("--socket", type=Path, help="where to listen (default: a private path)")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
-    parser.add_argument("command", nargs="+", help="the client and its arguments; {socket} and {service} are filled in")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the client and its arguments; {socket} and {service} are filled in"
+    )
     options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("name the client to run, after --")
     try:
-        verdict = run(options.command, service=options.service, duration_ns=options.duration, socket_path=options.socket)
+        verdict = run(command, service=options.service, duration_ns=options.duration, socket_path=options.socket)
     except ConformanceError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command line
         return 2
