@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from parties.model import Core, Domain
-from parties.units import UnitError, format_cpu_list, parse_cpu_list
+from parties.units import format_cpu_list, parse_cpu_list
 
 _L3 = 3
 T = TypeVar("T")
@@ -157,7 +157,9 @@ def _number(file: Path, absent: int) -> int:
 def _read(file: Path, parse: Callable[[str], T]) -> T:
     try:
         return parse(file.read_text(encoding="ascii").strip())
-    except (OSError, UnitError, ValueError) as error:
+    except OSError as error:
+        raise TopologyError(f"{file}: cannot read the machine's shape: {error.strerror}") from error
+    except ValueError as error:
         raise TopologyError(f"{file}: cannot read the machine's shape: {error}") from error
 
 

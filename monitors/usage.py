@@ -6,7 +6,7 @@ service that reads files would look saturated.
 
 Disk traffic is counted by the block layer, which on recent kernels begins to count a device when a limit is first set on it, in any
 group. Until then, and where no disk is named, the storage traffic that the kernel accounts to processes stands in for it
-(/proc/PID/io; it lacks what a process did between the last sample and its end).
+(/proc/PID/io; it is rough: what a process did between the last sample and its end is added to its parent's account, if at all).
 """
 
 from __future__ import annotations
