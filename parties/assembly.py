@@ -75,6 +75,9 @@ class Host:
         for actuator in actuators.values():
             self._resources.callback(actuator.close)
         node, self.notices = _node(settings.node.name, domains, actuators)
+        network = actuators.get(Resource.NETWORK)
+        for problem in network.problems if isinstance(network, NetworkActuator) else ():
+            self._events("warning", problem)
         signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
         self._socket = self._listen(settings, signal)
         self._socket.attach(selector)

@@ -64,7 +64,8 @@ class Control:
         self._front = front
         self._selector = selectors.DefaultSelector()
         self._record: RecordWriter | None = None
-        self._feed: FrontFeed | None = None
+        self._feed = FrontFeed(front)
+        self._before_record: list[tuple[int, str, str]] = []  # events that came before there was a record
 
     def run(self) -> None:
         """Until asked to stop. Raises whatever ``main`` has an exit code for; every knob is put back before that."""
@@ -81,7 +82,9 @@ class Control:
         """Something that an operator should see: to the record and the front, or to standard error where there is none."""
         if self._record is not None:
             self._record.event(time.monotonic_ns(), level, text)
-        if self._feed is not None and self._front is not None:
+        else:
+            self._before_record.append((time.monotonic_ns(), level, text))
+        if self._feed.connected:
             self._feed.event(level, text)
         else:
             print(f"parties: {level}: {text}", file=sys.stderr)  # noqa: T201 - where there is no front, this is the log
@@ -99,7 +102,8 @@ class Control:
         record.header(
             platform="host", started_unix_ns=time.time_ns(), node=platform.node, settings=settings, services=host.services
         )
-        self._feed = feed = FrontFeed(self._front, platform.node, {service.name: service for service in host.services})
+        for event in self._before_record:
+            record.event(*event)
         for text in host.notices:
             self.event("info", text)
         report = RunReport()
@@ -108,20 +112,24 @@ class Control:
             policy,
             interval_ns=settings.interval_ns,
             membership=Membership(platform.node, host.services, grace_ns=settings.absent_grace_ns),
-            listeners=(record, report, feed),
+            listeners=(record, report, self._feed),
         )
         with self._stopped_by_signal_or_front(host):
             platform.start(policy.initial(), best_effort_idle_class=policy.best_effort_idle_class)
             _settle(settings)
-            feed.started({"policy": policy.name, "record": str(record.path), "interval_ns": settings.interval_ns})
+            self._feed.started(
+                platform.node,
+                {service.name: service for service in host.services},
+                {"policy": policy.name, "record": str(record.path), "interval_ns": settings.interval_ns},
+            )
             report.begin()
             loop.run()
-        body = report.as_json(loop.timings) | {"counters": dict(host.counters()), "front_dropped": feed.dropped}
+        body = report.as_json(loop.timings) | {"counters": dict(host.counters()), "front_dropped": self._feed.dropped}
         host.restore()
         record.report(body)
         if record.failure:
             self.event("error", record.failure)
-        feed.stopped(body)
+        self._feed.stopped(body)
 
     @contextlib.contextmanager
     def _stopped_by_signal_or_front(self, host: Host) -> Iterator[None]:

@@ -114,13 +114,18 @@ def _service_message(
 class FrontFeed:
     """Sends messages to the front over a connected SEQPACKET socket; without one it does nothing."""
 
-    def __init__(self, front: socket.socket | None, node: Node, services: Mapping[str, Service]) -> None:
+    def __init__(self, front: socket.socket | None) -> None:
         self._front = front
-        self._node = node
-        self._services = services
+        self._node = Node("", (), {})
+        self._services: Mapping[str, Service] = {}
         self.dropped = 0
         if front is not None:
             front.setblocking(False)
+
+    @property
+    def connected(self) -> bool:
+        """Whether anybody listens."""
+        return self._front is not None
 
     def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
         """Tell of one tick."""
@@ -131,8 +136,9 @@ class FrontFeed:
         """Tell of something that an operator should see; ``level`` is info, warning or error."""
         self._send({"version": MESSAGE_VERSION, "type": "event", "level": level, "text": text})
 
-    def started(self, body: Mapping[str, object]) -> None:
-        """Tell that the loop begins."""
+    def started(self, node: Node, services: Mapping[str, Service], body: Mapping[str, object]) -> None:
+        """Tell that the loop begins on this node."""
+        self._node, self._services = node, services
         self._send({"version": MESSAGE_VERSION, "type": "started", **body})
 
     def stopped(self, report: Mapping[str, object]) -> None:

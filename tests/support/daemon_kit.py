@@ -1,0 +1,165 @@
+"""A real control process on groups of the test's own, fed with latencies that the test writes down."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from actuators.cgroup.v1 import ControlGroupV1
+from parties.client import HistogramClient
+from parties.codec import to_json
+from parties.model import BEST_EFFORT
+from parties.settings import (
+    MS,
+    BestEffortSettings,
+    ControlSettings,
+    CoreDivision,
+    CoreSettings,
+    DiskSettings,
+    MemorySettings,
+    NodeSettings,
+    ServiceSettings,
+)
+
+TARGET_NS = 10 * MS
+RELAXED_NS = 3 * MS
+CONTENT_NS = 8 * MS  # a slack that calls for nothing
+VIOLATING_NS = 30 * MS
+INTERVAL_NS = 100 * MS
+REQUESTS_PER_WINDOW = 40
+
+
+def settings_for(
+    services: Mapping[str, ControlGroupV1], best_effort: ControlGroupV1 | None, directory: Path, disk: str = ""
+) -> ControlSettings:
+    """A daemon on the last CPU, shared in fractions, with memory and (where one is named) a disk."""
+    last = max(os.sched_getaffinity(0))
+    return ControlSettings(
+        services=tuple(ServiceSettings(name, (group.path,), TARGET_NS) for name, group in services.items()),
+        best_effort=(BestEffortSettings("job", (best_effort.path,)),) if best_effort is not None else (),
+        node=NodeSettings(
+            cores=CoreSettings(managed_cpus=(last,), division=CoreDivision.FRACTIONS),
+            memory=MemorySettings(3 << 30, 256 << 20),
+            disk=DiskSettings(disk, 10**9) if disk else None,
+        ),
+        interval_ns=INTERVAL_NS,
+        absent_grace_ns=300 * MS,
+        runtime_directory=str(directory / "run"),
+        state_directory=str(directory / "state"),
+    )
+
+
+class Feeder:
+    """Reports latencies for a service, window by window, from a thread; ``latency_ns`` may be changed at any time."""
+
+    def __init__(self, path: Path, service: str, latency_ns: int = RELAXED_NS) -> None:
+        self.latency_ns = latency_ns
+        self.failing = False
+        self.silent = False
+        self._client = HistogramClient(str(path), service, "feeder", window_ns=INTERVAL_NS // 5, background=False)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._client.close()
+
+    def _feed(self) -> None:
+        while not self._end.wait(INTERVAL_NS / 5 / 1e9):
+            if self.silent:
+                continue
+            for number in range(REQUESTS_PER_WINDOW):
+                if self.failing:
+                    self._client.failed()
+                else:
+                    self._client.record(self.latency_ns * (90 + number % 20) // 100)
+            self._client.flush()
+
+
+class Daemon:
+    """The control process and what it says. Leaving the context ends it in order if it still runs."""
+
+    def __init__(self, settings: ControlSettings, *, wrapper: Sequence[str] = (), python: str = sys.executable) -> None:
+        """``wrapper`` is a command that runs the daemon, such as unshare."""
+        self.settings = settings
+        self.messages: list[dict[str, Any]] = []
+        read_fd, write_fd = os.pipe()
+        with os.fdopen(write_fd, "w") as file:
+            json.dump(to_json(settings), file)
+        self._front, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [*wrapper, python, "-m", "parties.control", "--settings-fd", str(read_fd), "--front-fd", str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=(read_fd, theirs.fileno()), stderr=subprocess.PIPE, text=True)
+        os.close(read_fd)
+        theirs.close()
+
+    @property
+    def socket_path(self) -> Path:
+        return Path(self.settings.runtime_directory) / "histogram.sock"
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.settings.state_directory) / "journal.jsonl"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        self._front.close()
+
+    def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 20.0) -> dict[str, Any]:
+        """The next message for which the condition holds. Fails the test if none comes in time or the daemon ends."""
+        deadline = time.monotonic() + limit_s
+        while (left := deadline - time.monotonic()) > 0:
+            self._front.settimeout(left)
+            try:
+                data = self._front.recv(1 << 20)
+            except TimeoutError:
+                break
+            if not data:
+                raise AssertionError(f"the daemon ended: {self.process.communicate()[1]}")
+            self.messages.append(json.loads(data))
+            if condition(self.messages[-1]):
+                return self.messages[-1]
+        raise AssertionError(f"nothing of the sort in {limit_s} s; last: {self.messages[-1:]}")
+
+    def started(self) -> Self:
+        self.until(lambda message: message["type"] == "started")
+        return self
+
+    def tick(self, condition: Callable[[dict[str, Any]], bool] = lambda _: True, limit_s: float = 20.0) -> dict[str, Any]:
+        """The next tick for which the condition holds."""
+        return self.until(lambda message: message["type"] == "tick" and condition(message), limit_s)
+
+    def event(self, words: str, limit_s: float = 20.0) -> str:
+        """The next event that contains the words."""
+        return str(self.until(lambda message: message["type"] == "event" and words in message["text"], limit_s)["text"])
+
+    def stop(self) -> dict[str, Any]:
+        """End it in order; its report."""
+        self.process.terminate()
+        report = self.until(lambda message: message["type"] == "stopped")["report"]
+        assert self.process.wait(timeout=20) == 0, self.process.communicate()[1]
+        return dict(report)
+
+
+def state_of(message: dict[str, Any], service: str) -> str:
+    return str(message["services"][service]["state"])
+
+
+def cores_of(message: dict[str, Any], service: str) -> int:
+    part = message["best_effort"] if service == BEST_EFFORT else message["services"][service]
+    return int(part["amounts"]["cores"])
