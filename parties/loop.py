@@ -1,8 +1,8 @@
 """The loop: observe, decide, place, enforce, record, on an absolute schedule (section 4.3, every 500 ms).
 
-The loop knows a platform and a policy by their interfaces, and whoever listens by ``Listener``. It keeps the schedule: tick n is due
-at start + n * interval whatever happened before; ticks that could not be held in time are counted as missed and skipped, never caught
-up in a burst. A service without processes is the loop's business, not the policy's (``parties.membership``).
+The loop knows a platform and a policy by their interfaces, and whoever listens by ``Listener``. It keeps the schedule: tick n is
+due at start + n * interval whatever happened before; ticks that could not be held in time are counted as missed and skipped, never
+caught up in a burst. A service without processes is the loop's business, not the policy's (``parties.membership``).
 """
 
 from __future__ import annotations
