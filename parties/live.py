@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,6 +24,9 @@ Message = Mapping[str, Any]
 TREND_TICKS = 60
 SHOWN_MOVES = 5
 SHOWN_EVENTS = 3
+INFO_TICKS = 20
+"""An event that is no warning leaves the picture after so many ticks."""
+
 PLAIN_EVERY_NS = 10 * NS_PER_S
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -59,13 +62,22 @@ class SeenMove:
     status: str = "pending"
 
 
+@dataclass(frozen=True, slots=True)
+class SeenEvent:
+    """An event and the tick that it came after."""
+
+    tick: int
+    level: str
+    text: str
+
+
 @dataclass(slots=True)
 class Recent:
     """The last ticks, moves and events of a run."""
 
     ticks: deque[Message] = field(default_factory=lambda: deque(maxlen=TREND_TICKS))
     moves: deque[SeenMove] = field(default_factory=lambda: deque(maxlen=SHOWN_MOVES))
-    events: deque[Message] = field(default_factory=lambda: deque(maxlen=SHOWN_EVENTS))
+    events: deque[SeenEvent] = field(default_factory=lambda: deque(maxlen=SHOWN_EVENTS))
     started: Message = field(default_factory=dict)
 
     def add(self, message: Message) -> None:
@@ -76,7 +88,8 @@ class Recent:
             self._settle(message.get("outcomes", ()))
             self.moves.extend(SeenMove(message["tick"], move) for move in message["moves"])
         elif kind == "event":
-            self.events.append(message)
+            tick = self.ticks[-1]["tick"] if self.ticks else 0
+            self.events.append(SeenEvent(tick, message["level"], message["text"]))
         elif kind == "started":
             self.started = message
 
@@ -90,14 +103,17 @@ class Recent:
 def render(recent: Recent, *, width: int = 80, ascii_only: bool = False) -> RenderableType:
     """The picture of a run; nothing but its arguments goes into it."""
     if not recent.ticks:
-        return Group(Text("parties: starting", style="bold"), *_event_lines(recent.events))
+        return Group(Text("parties: starting", style="bold"), *_event_lines(recent.events, ascii_only=ascii_only))
     last = recent.ticks[-1]
     return Group(
         _header(last, recent.started),
         _services_table(recent, width=width, ascii_only=ascii_only),
         _allocation_table(last),
         *_move_lines(recent.moves, ascii_only=ascii_only),
-        *_event_lines(recent.events),
+        *_event_lines(
+            (event for event in recent.events if event.level != "info" or last["tick"] - event.tick <= INFO_TICKS),
+            ascii_only=ascii_only,
+        ),
     )
 
 
@@ -197,7 +213,6 @@ def trend(ratios: Iterable[float | None], *, ascii_only: bool = False) -> Text:
 
 
 def _header(tick: Message, started: Message) -> Text:
-    policy = started.get("policy", "")
     parts = [
         f"tick {tick['tick']}",
         _reason(tick),
@@ -205,8 +220,7 @@ def _header(tick: Message, started: Message) -> Text:
         f"missed {tick['missed']}",
         f"tick CPU {tick['tick_cpu_ns'] / 1e6:.1f}ms",
     ]
-    text = Text("parties", style="bold")
-    text.append(f" {policy}".rstrip() + "  " + "  ".join(parts), "not bold")
+    text = Text.assemble((str(started.get("policy", "")), "bold"), "  ", "  ".join(parts))
     if tick.get("migration"):
         text.append(f"\nno allocation meets every target: move {tick['migration']} to another machine", "bold red")
     return text
@@ -273,8 +287,12 @@ def _move_lines(moves: Iterable[SeenMove], *, ascii_only: bool) -> list[Text]:
     ]
 
 
-def _event_lines(events: Iterable[Message]) -> list[Text]:
-    return [Text(f"{event['level']}: {event['text']}", _EVENT_STYLES.get(event["level"], "dim")) for event in events]
+def _event_lines(events: Iterable[SeenEvent], *, ascii_only: bool) -> list[Text]:
+    overflow: Literal["crop", "ellipsis"] = "crop" if ascii_only else "ellipsis"
+    return [
+        Text(f"{event.level}: {event.text}", _EVENT_STYLES.get(event.level, "dim"), no_wrap=True, overflow=overflow)
+        for event in events
+    ]
 
 
 def _move_text(move: Message, arrow: str) -> str:

@@ -74,7 +74,7 @@ def summary(report: RestoreReport) -> str:
     """A report in one line: how many values had which fate."""
     if not report.entries and not report.corrupt:
         return "there was nothing to put back"
-    counts = [f"{len(report.of(fate))} {words}" for fate, words in _WORDS.items() if report.of(fate)]
+    counts = [f"{len(report.of(fate))} {_words(fate, report)}" for fate in _WORDS if report.of(fate)]
     if report.corrupt:
         counts.append(f"{len(report.corrupt)} lines of the journal damaged")
     if report.dry_run:
@@ -85,7 +85,7 @@ def summary(report: RestoreReport) -> str:
 def _print(report: RestoreReport) -> None:
     for entry in report.entries:
         if entry.fate in _TOLD:
-            click.echo(_line(entry, dry_run=report.dry_run), err=entry.fate is Fate.FAILED)
+            click.echo(_line(entry, report), err=entry.fate is Fate.FAILED)
     for line in report.corrupt:
         click.echo(f"damaged: {line}", err=True)
     if report.set_aside is not None:
@@ -93,10 +93,13 @@ def _print(report: RestoreReport) -> None:
     click.echo(f"{report.journal}: {summary(report)}")
 
 
-def _line(entry: Restored, *, dry_run: bool) -> str:
-    words = "would be put back" if dry_run and entry.fate is Fate.RESTORED else _WORDS[entry.fate]
+def _words(fate: Fate, report: RestoreReport) -> str:
+    return "would be put back" if report.dry_run and fate is Fate.RESTORED else _WORDS[fate]
+
+
+def _line(entry: Restored, report: RestoreReport) -> str:
     old = "unset" if entry.old is None else entry.old
-    return f"{words}: {entry.ref} = {old}" + (f": {entry.detail}" if entry.detail else "")
+    return f"{_words(entry.fate, report)}: {entry.ref} = {old}" + (f": {entry.detail}" if entry.detail else "")
 
 
 def _as_json(report: RestoreReport) -> dict[str, object]:

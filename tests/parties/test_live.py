@@ -91,7 +91,7 @@ def test_shows_everything_of_a_tick(recent: Recent) -> None:
     """State, latency and target, slack, load, amounts with use, moves with outcome and reason, events, the tick's own figures."""
     lines = picture(recent, 120).splitlines()
     text = "\n".join(lines)
-    assert "tick 69  hold-targets-met  late 0.3ms  missed 1  tick CPU 0.6ms" in lines[0]
+    assert "parties  tick 69  hold-targets-met  late 0.3ms  missed 1  tick CPU 0.6ms" in lines[0]
     (memcached,) = (line for line in lines if line.startswith("memcached") and "ok" in line)
     assert "5ms/10ms" in memcached
     assert "+0.50" in memcached
@@ -154,6 +154,20 @@ def test_the_trend_tells_over_from_within() -> None:
     assert heights[2] < heights[3] < heights[4] == 7
     assert text.plain[5] == " "
     assert [span.style for span in text.spans] == ["green", "green", "yellow", "red", "red"]
+
+
+def test_notices_leave_and_warnings_stay() -> None:
+    """What is only for information leaves the picture after a while; long texts take one line."""
+    recent = Recent()
+    recent.add({"type": "event", "level": "info", "text": "cache: not managed here " + "x" * 100})
+    recent.add({"type": "event", "level": "warning", "text": "a knob changed"})
+    recent.add(tick(1, {"nginx": 8.0}))
+    assert "info: cache" in picture(recent, 80)
+    assert len([line for line in picture(recent, 80).splitlines() if "x" * 20 in line]) == 1
+    assert picture(recent, 80, ascii_only=True).isascii()
+    recent.add(tick(30, {"nginx": 8.0}))
+    assert "info: cache" not in picture(recent, 80)
+    assert "warning: a knob changed" in picture(recent, 80)
 
 
 def test_the_trend_is_the_last_sixty_ticks(recent: Recent) -> None:
