@@ -166,10 +166,9 @@ class Exchange:
         return self._most_relaxed(other for _, other in spare if not self.in_memory(other))
 
     def _may_give(self, other: Service, service: Service, pool: Pool) -> bool:
-        if other.name == service.name or not self.free(other) or self.node.key(pool.key.resource, other.home) != pool.key:
+        if other.name == service.name or not self.free(other) or self.state(other) in _NEVER_VICTIMS:
             return False
-        if self.state(other) in _NEVER_VICTIMS:
-            return False
+        # A service of another domain holds nothing of this pool, so nothing can be taken from it.
         return pool.below(self.amount(pool, other.name), other.floor(pool)) is not None
 
     def _most_relaxed(self, others: Iterable[Service]) -> tuple[Holder, Reason] | None:

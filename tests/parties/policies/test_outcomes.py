@@ -35,6 +35,35 @@ def test_a_service_with_a_pending_move_waits(stage: StageMaker) -> None:
         assert (decision.moves, decision.reason, decision.subject) == ((), Reason.HOLD_PENDING, "a")
 
 
+def test_a_relaxed_service_with_a_pending_move_gives_nothing_more(stage: StageMaker) -> None:
+    """Neither while the move is under way nor in the interval in which it got through."""
+    scene = stage("a", "b", "c")
+    pend(scene, DOWN, 0.5)
+    pending = scene.outcomes
+    decision = scene.step(a=0.9, b=0.1, c=0.1)
+    assert (decision.moves, decision.reason, decision.subject) == ((), Reason.HOLD_PENDING, "a")
+    scene.outcomes = pending
+    scene.finish(MoveStatus.DONE)
+    assert not scene.step(a=0.9, b=0.1, c=0.1).moves
+    assert scene.step(a=0.9, b=0.1, c=0.1).moves
+
+
+def test_a_hold_names_what_will_pass_first(stage: StageMaker) -> None:
+    """Of several relaxed services that give nothing, the reason is that of a pending move, then of a block, then of a floor."""
+    scene = stage("a", "b", "c", resources=[CORE, MEM])
+    scene.force("a", DOWN, CORE)
+    for slack in (0.5, 0.0):
+        scene.step(a=slack, b=0.1, c=0.1)
+    scene.give(CORE, a=4000, b=1000, c=4000)
+    scene.give(MEM, a=30_000_000_000, b=1_000_000_000, c=30_000_000_000)
+    decision = scene.step(a=0.9, b=0.5, c=0.1)
+    assert (decision.reason, decision.subject) == (Reason.HOLD_DOWNSIZE_BLOCKED, "a")
+    scene.force("c", DOWN, MEM)
+    scene.step(a=0.1, b=0.1, c=0.5, fate=PENDING)
+    decision = scene.step(a=0.9, b=0.7, c=0.8)
+    assert (decision.reason, decision.subject) == (Reason.HOLD_PENDING, "c")
+
+
 def test_another_service_goes_on_meanwhile(stage: StageMaker) -> None:
     """The next worst is served, but from no pool with a pending move."""
     for seed in range(20):

@@ -179,6 +179,14 @@ def test_an_exhausted_compute_wheel_is_left_though_memory_is_not_full() -> None:
         assert turned.resource is CORE
 
 
+def test_a_turn_that_ends_while_skipping_is_followed_by_another() -> None:
+    """With a compute resource to be had and memory to spare, upsizing does not leave the wheel however far it skips."""
+    for seed in SEEDS:
+        end = Action(UP, FREQ, frozenset(COMPUTE))
+        following = possible_action(end, UP, {CACHE, MEM, DISK}, memory_nearly_full=False, rng=generator(seed))
+        assert following == Action(UP, CACHE, frozenset({CORE, CACHE}))
+
+
 def test_the_choice_is_the_generator_s() -> None:
     """The same generator gives the same walk, a different one another."""
 
