@@ -1,12 +1,14 @@
 """Starts a program inside its control groups and network namespace, before it opens a socket or allocates a page.
 
 Run as a script by a bare interpreter: ``launch.py SPECIFICATION PROGRAM ARGUMENT...``. The specification is JSON: ``groups``
-(directories, joined in order; the first is the run's kill group), ``namespace`` (a file to enter, or null), ``cpus`` and
-``priority`` (nice). If a group is gone, the run is being cleaned up, and the program is not started.
+(directories, joined in order; the first is the run's kill group), ``namespace`` (a file to enter, or null), ``cpus``, ``priority``
+(nice) and ``real_time`` (the lowest real-time priority, where allowed). If a group is gone, the run is being cleaned up, and the
+program is not started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -33,6 +35,9 @@ def main(arguments: list[str]) -> None:
         enter_namespace(handle)
     os.sched_setaffinity(0, specification["cpus"])
     os.setpriority(os.PRIO_PROCESS, 0, specification["priority"])
+    if specification["real_time"]:
+        with contextlib.suppress(OSError):  # where it may not, the nice value has to do
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell wanted
 
 

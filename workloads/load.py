@@ -15,8 +15,8 @@ GENERATOR = Path(__file__).parent / "loadgen" / "target" / "release" / "parties-
 WINDOW = "100ms"  # the daemon's sub-interval
 MAX_LAG = "2ms"  # of the generator's own; a run beyond it is no measurement
 EXIT_INVALID = 3
-QUEUE_S = 1.0  # of load at the highest rate: what waits longer than that is given up and counted as unsent
-LEAST_QUEUE = 256
+QUEUE_S = 0.25  # of load at the highest rate: more than ten times a target; what cannot wait is counted as unsent
+LEAST_QUEUE = 128
 CONTROL_LIMIT_S = 5.0
 
 Profile = Sequence[tuple[float, float]]
@@ -69,7 +69,7 @@ class LoadRun:
         command += ["--control", self._control]
         if histogram_socket is not None:
             command += ["--histogram-socket", histogram_socket, "--service", program.name, "--client", "demo"]
-        self.child: Child = box.spawn(f"load-{program.name}", command, namespace=box.client_namespace)
+        self.child: Child = box.spawn(f"load-{program.name}", command, namespace=box.client_namespace, real_time=True)
         self.windows: list[Window] = []
         self._totals: Totals | None = None
         self._read = 0

@@ -140,13 +140,12 @@ class Sandbox:
         group: Group | None = None,
         namespace: str | None = None,
         pass_fds: tuple[int, ...] = (),
-        stdin: int = subprocess.DEVNULL,
-        stdout: int | None = None,
+        real_time: bool = False,
     ) -> Child:
         """Start a program in a group (on the managed CPUs) or in none (on the reserved ones), and in a namespace.
 
-        Output goes to a log in the sandbox's directory unless ``stdout`` is a descriptor. Raises SandboxError if it cannot be
-        started.
+        Output goes to a log in the sandbox's directory. ``real_time`` is for what sleeps most of the time and must wake at once.
+        Raises SandboxError if it cannot be started.
         """
         inner = list(group.directories.values()) if group else []
         home = group.directories["freezer"] if group else self._harness_group
@@ -155,6 +154,7 @@ class Sandbox:
             "namespace": str(NETNS / namespace) if namespace else None,
             "cpus": list(self.cpus.managed if group else self.cpus.reserved),
             "priority": 0 if group else HARNESS_PRIORITY,
+            "real_time": real_time,
         }
         log = self.directory / f"{name}.log"
         words = [sys.executable, "-I", "-S", launch.__file__, json.dumps(specification), *map(str, command)]
@@ -162,8 +162,8 @@ class Sandbox:
             with log.open("ab") as output:
                 popen = subprocess.Popen(
                     words,
-                    stdin=stdin,
-                    stdout=output if stdout is None else stdout,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
                     stderr=output,
                     pass_fds=pass_fds,
                     start_new_session=True,  # the keyboard's Ctrl-C is the run's alone

@@ -42,7 +42,8 @@ PROGRAMS: tuple[ServiceProgram, ...] = (MEMCACHED, NGINX)
 class Timeline:
     """The load over time, in seconds: low, up, high, down, low again."""
 
-    settle_s: float
+    settle_s: float  # a controller finds its allocation; what is violated later is also counted apart
+    quiet_s: float  # the low load goes on
     rise_s: float
     high_s: float
     fall_s: float
@@ -51,7 +52,7 @@ class Timeline:
     @property
     def length_s(self) -> float:
         """How long a manager is tried."""
-        return self.settle_s + self.rise_s + self.high_s + self.fall_s + self.low_s
+        return self.settle_s + self.quiet_s + self.rise_s + self.high_s + self.fall_s + self.low_s
 
     @property
     def intervals(self) -> int:
@@ -59,8 +60,8 @@ class Timeline:
         return int(self.length_s * 1e9) // INTERVAL_NS
 
 
-FULL = Timeline(settle_s=20, rise_s=14, high_s=12, fall_s=6, low_s=18)
-QUICK = Timeline(settle_s=8, rise_s=5, high_s=6, fall_s=2, low_s=4)
+FULL = Timeline(settle_s=20, quiet_s=6, rise_s=14, high_s=10, fall_s=5, low_s=15)
+QUICK = Timeline(settle_s=7, quiet_s=0, rise_s=7, high_s=5, fall_s=2, low_s=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +80,19 @@ class Plan:
     seed: int = 1
     managers: tuple[str, ...] = MANAGERS
     quick: bool = False
-    ramp_low: float = 0.15  # memcached
+    ramp_low: float = 0.10  # memcached
     ramp_high: float = 0.60
-    hold: float = 0.25  # nginx
+    hold: float = 0.20  # nginx
 
     def profiles(self, calibrations: dict[str, Calibration]) -> dict[str, Profile]:
         """The load of each service: one ramps, the other holds."""
         line = self.timeline
         low, high = (share * calibrations[MEMCACHED.name].max_load_rps for share in (self.ramp_low, self.ramp_high))
         held = self.hold * calibrations[NGINX.name].max_load_rps
-        top_s = line.settle_s + line.rise_s
+        up_s = line.settle_s + line.quiet_s
+        top_s = up_s + line.rise_s
         down_s = top_s + line.high_s
-        ramp = [(0.0, low), (line.settle_s, low), (top_s, high), (down_s, high), (down_s + line.fall_s, low), (line.length_s, low)]
+        ramp = [(0.0, low), (up_s, low), (top_s, high), (down_s, high), (down_s + line.fall_s, low), (line.length_s, low)]
         return {MEMCACHED.name: ramp, NGINX.name: [(0.0, held), (line.length_s, held)]}
 
 
@@ -127,7 +129,7 @@ def control_settings(  # noqa: PLR0913 - what a run of the daemon depends on
                 period_ns=PERIOD_NS,
             ),
             # Ample: what is tried here is how the CPU is shared. memcached has a quarter of a GiB, the others need less.
-            memory=MemorySettings(total_bytes=3 * GIB, step_bytes=256 * MIB),
+            memory=MemorySettings(total_bytes=3 * GIB, step_bytes=512 * MIB),
             disk=DiskSettings(device=device, rate_bytes_per_s=600_000_000, step_bytes_per_s=100_000_000) if device else None,
             network=NetworkSettings(
                 device=box.server_device,
