@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from parties import __version__
-from parties.commands.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_OK, explain
+from parties.commands.errors import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_OK, explain
 
 ENTRY_POINT_GROUP = "parties.commands"
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -107,9 +106,6 @@ class CommandLine(click.Group):
         except click.ClickException as error:
             click.echo(f"parties: {error.format_message()}", err=True)
             return error.exit_code
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads it; nor may the last flush fail
-            return EXIT_FAILED
         except Exception as error:  # noqa: BLE001 - the last place where an error can become a message
             return explain(error, debug="--debug" in words)
         return result if isinstance(result, int) else EXIT_OK

@@ -62,7 +62,8 @@ tell(type="event", level="info", text=f"pid {os.getpid()} session {os.getsid(0) 
 number = 0
 while not stopped:
     number += 1
-    tick(number)
+    if mode != "quiet" or number == 1:
+        tick(number)
     if number == 3 and mode == "traceback":
         raise RuntimeError("a defect")
     if number == 3 and mode == "killed":
@@ -290,6 +291,16 @@ def test_signals_stop_in_order(
     assert "everything was put back" in out
     with pytest.raises(ProcessLookupError):
         os.kill(front.control_pid, 0)
+
+
+def test_a_quiet_control_process_can_be_stopped(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """Ctrl-C is heeded at once, not when the next message comes."""
+    fake("quiet")
+    front = Front(tmp_path / "fake_control.py", file, mode="quiet")
+    front.wait_for_start()
+    front.process.send_signal(signal.SIGINT)
+    front.process.communicate(timeout=20)
+    assert front.process.returncode == 130
 
 
 def test_a_killed_front_takes_the_control_process_with_it(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ list = [
     "a]", # ]
     "b",
 ]
+nested = [
+[ "fake" ],
+["version"]
+]
 [node.cores] # cores
   reserved = "0"
 'quoted.key' = {x = [1, 2], y = "}"}
@@ -42,6 +46,7 @@ x = 2
     [
         (("version",), "version"),
         (("list",), "list"),
+        (("nested",), "nested"),
         (("node",), None),
         (("node", "cores"), "[node.cores]"),
         (("node", "cores", "reserved"), "  reserved"),
