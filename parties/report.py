@@ -65,8 +65,12 @@ class RunReport:
             "reverts": self._reverts,
             "migrations": self._migrations,
             "cpu_fraction_of_core": round(cpu_ns / elapsed_ns, 6),
+            "cpu_ms": round(cpu_ns / MS, 3),
+            "tick_cpu_total_ms": round(sum(timings.cpu_ns) / MS, 3),
             "tick_cpu_p50_ms": round(percentile(timings.cpu_ns, 50) / MS, 3),
             "tick_cpu_p99_ms": round(percentile(timings.cpu_ns, 99) / MS, 3),
+            "tick_cpu_max_ms": round(max(timings.cpu_ns, default=0) / MS, 3),
+            "lateness_p50_ms": round(percentile(timings.lateness_ns, 50) / MS, 3),
             "lateness_p99_ms": round(percentile(timings.lateness_ns, 99) / MS, 3),
             "rss_mb": round(resident_bytes() / 1e6, 1),
         }
