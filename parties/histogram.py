@@ -207,7 +207,7 @@ def rank_bounds(percentile: float, count: int, confidence: float) -> tuple[int |
     which the sample is too small (p99 at 95 %: no upper bound under 368 samples).
 
     Exact while the binomial's variance is at most 100. Above that the normal quantile with the Cornish-Fisher term for the skew
-    stays within one rank of the exact one (tested), a tenth of the standard deviation at most.
+    gives the same rank in all but a few cases, and is one off in those (tested): a tenth of a standard deviation.
     """
     p = percentile / 100
     tail = (1 - confidence) / 2

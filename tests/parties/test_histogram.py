@@ -107,6 +107,7 @@ def test_merging_leaves_the_merged_one_alone() -> None:
     first, total = Histogram({5: 1}), Histogram()
     total.merge(first)
     total.add(7)
+    assert list(total.buckets()) == [5, 7]
     total.merge(Histogram({3: 2}))
     assert first.counts == {5: 1}
     assert list(first.buckets()) == [5]
@@ -211,14 +212,19 @@ def test_p99_has_an_upper_bound_from_368_samples() -> None:
 
 @pytest.mark.parametrize("percentile", [5, 50, 95, 99, 99.9])
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-def test_the_normal_approximation_stays_within_one_rank(percentile: float, confidence: float) -> None:
-    """Above the crossover at a variance of 100 it differs from the exact binomial by one rank at most."""
+def test_the_normal_approximation_is_nearly_always_the_exact_rank(percentile: float, confidence: float) -> None:
+    """Above the crossover at a variance of 100 it is one rank off in few cases, and never more."""
     p = percentile / 100
-    for variance in (101, 150, 240):
+    off = []
+    for variance in range(101, 240, 7):
         count = round(variance / (p * (1 - p)))
         exact = parties.histogram._exact_bounds(p, count, (1 - confidence) / 2)
-        quick = rank_bounds(percentile, count, confidence)
-        assert all(a is not None and b is not None and abs(a - b) <= 1 for a, b in zip(exact, quick, strict=True))
+        for one, other in zip(exact, rank_bounds(percentile, count, confidence), strict=True):
+            assert one is not None
+            assert other is not None
+            off.append(abs(one - other))
+    assert max(off) <= 1
+    assert sum(off) <= 0.1 * len(off)
 
 
 @pytest.mark.parametrize(("count", "trials"), [(400, 1000), (20_000, 150)])
