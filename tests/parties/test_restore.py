@@ -74,6 +74,16 @@ def test_failure_is_named_and_kept(undo_kit: ModuleType, tmp_path: Path) -> None
     assert board.values == {"a": "1", "b": "2"}
 
 
+def test_ignored_write_is_a_failure(undo_kit: ModuleType, tmp_path: Path) -> None:
+    """A write that succeeds and changes nothing has not restored anything."""
+    board = undo_kit.Board({"a": "9"})
+    board.faults = dict.fromkeys(range(20), (undo_kit.IGNORE, False))
+    path = write_journal(tmp_path, {"a": "1"})
+    report = restore(path, board.kinds())
+    assert [(entry.fate, entry.detail) for entry in report.entries] == [(Fate.FAILED, "wrote '1', read back '9'")]
+    assert path.exists()
+
+
 def test_unknown_kind_is_named(tmp_path: Path) -> None:
     """An entry of a kind that this version does not know stays in the journal."""
     path = write_journal(tmp_path, {"a": "1"})

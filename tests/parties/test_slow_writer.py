@@ -102,6 +102,21 @@ def test_hanging_write_is_abandoned(writer: SlowWriter, ref: KnobRef) -> None:
     assert writer.pid != pid
 
 
+def test_abandoned_write_is_pending_until_its_process_is_gone(
+    writer: SlowWriter, ref: KnobRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process stuck in the kernel may still write: its write is not refused, and so not rolled back, before it is gone."""
+    writer.submit(ref, "hang", 0)
+    assert writer._link is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(writer._link.process, "poll", lambda: None)
+        assert [writer.poll(second * NS_PER_S) for second in (301, 400, 1000)] == [[], [], []]
+        queued = writer.submit(ref, "1", 1000 * NS_PER_S)
+        assert results(writer, 1, 1000 * NS_PER_S) == [SlowResult(queued, found="1")]
+    [result] = results(writer, 1, 1001 * NS_PER_S)
+    assert result.error is not None
+
+
 def test_process_that_ends_is_noticed(writer: SlowWriter, ref: KnobRef) -> None:
     """When the process dies over a write that write is refused, and the one queued behind it is done."""
     lost, kept = writer.submit(ref, "exit", 0), writer.submit(ref, "2", 0)
