@@ -7,6 +7,7 @@ caught up in a burst. A service without processes is the loop's business, not th
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from parties.interfaces import Platform, Policy
 from parties.membership import Membership
-from parties.model import Decision, Observation
+from parties.model import Decision, MoveOutcome, MoveStatus, Observation
 from parties.record import Timing
 
 KEPT_TIMINGS = 100_000  # about 14 hours of 500 ms ticks; the report's percentiles are of the latest so many
@@ -66,6 +67,7 @@ class Loop:
         self._membership = membership
         self._listeners = listeners
         self._cpu_ns = cpu_ns
+        self._unseen: tuple[MoveOutcome, ...] = ()
         self.timings = Timings()
 
     def run(self, ticks: int | None = None) -> None:
@@ -85,7 +87,7 @@ class Loop:
 
     def _tick(self, tick: int, lateness_ns: int) -> None:
         before_ns = self._cpu_ns()
-        observation = self._platform.observe(tick)
+        observation = self._with_unseen_outcomes(self._platform.observe(tick))
         decision = self._decide(observation)
         if decision.moves:
             self._platform.apply(decision.moves)
@@ -98,5 +100,14 @@ class Loop:
 
     def _decide(self, observation: Observation) -> Decision:
         if observation.partition.amounts and (decision := self._membership.decide(observation)) is not None:
+            self._unseen = observation.outcomes
             return decision
         return self._policy.decide(observation)
+
+    def _with_unseen_outcomes(self, observation: Observation) -> Observation:
+        """What became of the policy's moves while the loop decided in its stead, so that it hears of every refusal."""
+        if not self._unseen:
+            return observation
+        ended = tuple(outcome for outcome in self._unseen if outcome.status is not MoveStatus.PENDING)
+        self._unseen = ()
+        return dataclasses.replace(observation, outcomes=ended + observation.outcomes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,8 @@ from parties.model import (
     Domain,
     LatencyView,
     Move,
+    MoveOutcome,
+    MoveStatus,
     Node,
     Observation,
     Partition,
@@ -165,3 +168,26 @@ def test_admission_takes_only_what_is_there_in_whole_steps(best_effort: int) -> 
     decision = membership.decide(seen(ServiceState.OK, left))
     given = sum(move.amount for move in decision.moves) if decision else 0
     assert given == best_effort // 50 * 50
+
+
+def test_the_policy_hears_of_a_refusal_that_came_while_the_loop_decided_in_its_stead() -> None:
+    """An outcome in the interval of a release is not lost: it stands in the next observation that the policy gets, once."""
+    refused = MoveOutcome(Move(1, CORES, BEST_EFFORT, "web", 50, Reason.UPSIZE_FROM_BEST_EFFORT), MoveStatus.REFUSED, "busy")
+    heard: list[tuple[MoveOutcome, ...]] = []
+
+    class Refusing(VirtualPlatform):
+        def observe(self, tick: int) -> Observation:
+            observation = super().observe(tick)
+            return replace(observation, outcomes=(refused,)) if tick == 2 else observation
+
+    class Hearing(TakeOneStep):
+        def decide(self, observation: Observation) -> Decision:
+            heard.append(observation.outcomes)
+            return Decision((), Reason.HOLD_TARGETS_MET)
+
+    platform = Refusing(states=[ServiceState.OK, ServiceState.ABSENT])
+    listener = Listening()
+    membership = Membership(NODE, [SERVICE], grace_ns=0)
+    Loop(platform, Hearing(), interval_ns=500 * MS, membership=membership, listeners=(listener,)).run(ticks=5)
+    assert [decision.reason for _, decision, _ in listener.heard[1:3]] == [Reason.ABSENT_RELEASED, Reason.RETURNED_ADMITTED]
+    assert heard == [(), (refused,), ()]
