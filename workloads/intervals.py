@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parties.histogram import Histogram, HistogramError, merged
+from parties.histogram import Histogram, HistogramError
 
 PERCENTILE = 99.0
 NS_PER_S = 1_000_000_000
@@ -85,6 +85,9 @@ def parse_line(line: str) -> dict[str, object]:
 def merge(windows: Sequence[Window]) -> Window:
     """One window out of several that follow each other; what is outstanding is so at the end of the last."""
     last = windows[-1]
+    histogram = Histogram()
+    for window in windows:
+        histogram.merge(window.histogram)
     return Window(
         windows[0].start_ns,
         last.end_ns,
@@ -95,7 +98,7 @@ def merge(windows: Sequence[Window]) -> Window:
         sum(window.unsent for window in windows),
         last.outstanding,
         last.oldest_outstanding_ns,
-        merged(window.histogram for window in windows),
+        histogram,
     )
 
 

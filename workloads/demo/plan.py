@@ -80,8 +80,8 @@ class Plan:
     seed: int = 1
     managers: tuple[str, ...] = MANAGERS
     quick: bool = False
-    ramp_low: float = 0.10  # memcached
-    ramp_high: float = 0.60
+    ramp_low: float = 0.20  # memcached
+    ramp_high: float = 0.55
     hold: float = 0.20  # nginx
 
     def profiles(self, calibrations: dict[str, Calibration]) -> dict[str, Profile]:
