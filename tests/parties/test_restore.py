@@ -17,7 +17,7 @@ from parties.journal import JOURNAL_NAME, Journal, JournalError, read_journal
 from parties.knob import KnobError, KnobKinds, KnobRef
 from parties.restore import Fate, RestoreReport, restore
 
-KILLS = 80
+KILLS = 60
 
 
 def ref(name: str) -> KnobRef:
@@ -234,7 +234,7 @@ def kill_and_restore(undo_kit: ModuleType, directory: Path, seed: int) -> bool:
         knob.write(str(rng.randrange(1000)))
     before = snapshot(group)
     state = directory / f"state-{seed}"
-    slow = ((undo_kit.SlowFileKnob((str(group / "slow"),)), random_delay), "undo_kit:KINDS") if seed % 6 == 1 else None
+    slow = ((undo_kit.SlowFileKnob((str(group / "slow"),)), random_delay), "undo_kit:KINDS") if seed % 10 == 1 else None
     undo_kit.killed_daemon(seed, (state, seed, [(knob, random_text) for knob in knobs], slow), 0.3 if slow else 0.03)
     changed = snapshot(group) != before
     if seed % 10 == 0:
@@ -263,6 +263,6 @@ def snapshot(group: Path) -> dict[str, str]:
 
 
 def test_sigkill_at_any_moment(undo_kit: ModuleType, tmp_path: Path) -> None:
-    """A daemon killed at 80 random moments leaves nothing that a restore in another process does not bring back."""
+    """A daemon killed at 60 random moments leaves nothing that a restore in another process does not bring back."""
     changed = sum(kill_and_restore(undo_kit, tmp_path, seed) for seed in range(KILLS))
     assert changed > KILLS // 2, "the kills came too early to prove anything"
