@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,10 @@ from actuators.cgroup.v1_knobs import (
     ListKnob,
     MemoryLimitKnob,
 )
-from parties.knob import Knob
+from parties.knob import Knob, KnobError
 
 _PROCESS_ORDER = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.MEMORY, Controller.DISK, Controller.FREEZER)
+_CHUNK_BYTES = 65536
 _LINKS_OF_A_LEAF = 2  # a directory has one more for each directory in it
 
 
@@ -95,18 +97,11 @@ class ControlGroupV1:
 
     def pids(self) -> tuple[int, ...]:
         """Its processes and those of the groups below it, in the first hierarchy that has the group; none where it is gone."""
-        controller = self._process_controller()
-        if controller is None:
-            return ()
-        directory = self.directory(controller)
-        found = _procs(directory / "cgroup.procs")
-        try:
-            if directory.stat().st_nlink > _LINKS_OF_A_LEAF:
-                found += [pid for place in directory.glob("*/**/cgroup.procs") for pid in _procs(place)]
-        except OSError as error:
-            if not vanished(error):
-                raise
-        return tuple(sorted(map(int, found)))
+        for directory in self._process_directories:
+            found = _procs(directory)
+            if found is not None:
+                return tuple(sorted((*found, *_procs_below(directory))))
+        return ()
 
     def cpu_usage_ns(self) -> int | None:
         """cpuacct.usage, which counts the groups below as well."""
@@ -149,22 +144,42 @@ class ControlGroupV1:
             self._counters[key] = KeptFile(self.directory(controller) / name, writable=False) if mounted else None
         return self._counters[key]
 
-    def _process_controller(self) -> Controller | None:
+    @cached_property
+    def _process_directories(self) -> tuple[str, ...]:
+        """The group in every hierarchy that there is; its processes should be the same in each."""
         mounted = (controller for controller in _PROCESS_ORDER if controller.value in self._hierarchies.v1)
-        return next((controller for controller in mounted if self.directory(controller).is_dir()), None)
+        return tuple(str(self.directory(controller)) for controller in mounted)
 
 
-def _procs(path: Path) -> list[str]:
-    """The processes of one group; none where it is gone.
+def _procs(directory: str) -> list[int] | None:
+    """The processes of one group itself; None where it is gone.
 
     Opened anew each time: a kept descriptor goes on giving the list of its first read as long as it is read once a second.
     """
+    path = f"{directory}/cgroup.procs"
+    text = b""
     try:
-        return path.read_text(encoding="ascii").split()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while chunk := os.read(fd, _CHUNK_BYTES):
+                text += chunk
+        finally:
+            os.close(fd)
     except OSError as error:
         if vanished(error):
+            return None
+        raise KnobError(error.errno, f"{path}: cannot read: {error.strerror}") from error
+    return [int(pid) for pid in text.split()]
+
+
+def _procs_below(directory: str) -> list[int]:
+    """The processes of all groups below one."""
+    try:
+        if os.stat(directory).st_nlink <= _LINKS_OF_A_LEAF:  # noqa: PTH116 (a Path costs three times the call)
             return []
-        raise
+    except FileNotFoundError:
+        return []
+    return [pid for place, _, _ in os.walk(directory) if place != directory for pid in _procs(place) or ()]
 
 
 def _field(stat: str, name: str) -> int:

@@ -89,6 +89,14 @@ def test_a_kept_file_reads_what_is_there_now(tmp_path: Path) -> None:
     assert path.read_text() == "3\n"
 
 
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 4096, 65536, 200_000])
+def test_a_kept_file_is_read_to_its_end(tmp_path: Path, size: int) -> None:
+    """However many pieces that takes; a short one is not asked for more."""
+    path = tmp_path / "value"
+    path.write_text("7" * size)
+    assert KeptFile(path).read() == "7" * size
+
+
 def test_a_kept_file_reopens_what_was_removed_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ENODEV from the old descriptor leads to the new file under the path; without one the error says ENOENT."""
     path = tmp_path / "value"
