@@ -298,6 +298,7 @@ def test_a_quiet_control_process_can_be_stopped(fake: Callable[[str], Launch], f
     fake("quiet")
     front = Front(tmp_path / "fake_control.py", file, mode="quiet")
     front.wait_for_start()
+    time.sleep(0.3)  # until it waits for the next message
     front.process.send_signal(signal.SIGINT)
     front.process.communicate(timeout=20)
     assert front.process.returncode == 130
