@@ -67,6 +67,8 @@ def parse_message(data: bytes) -> Window | Hello:
         return _hello(message)
     if message.keys() != _FIELDS:
         _check_names(message)
+    if b"true" in data or b"false" in data:
+        _check_booleans(message["histogram"])
     _check_types(message)
     return _checked(message)
 
@@ -140,6 +142,12 @@ def _check_names(message: dict[str, object]) -> None:
     for name in ("service", "client", *_REQUIRED, "histogram"):
         if name not in message:
             raise MessageError(f"field '{name}' is missing; add it")
+
+
+def _check_booleans(flat: object) -> None:
+    """Refuse them among the histogram's integers, of which they are a kind to Python."""
+    if isinstance(flat, list) and any(isinstance(entry, bool) for entry in flat):
+        raise MessageError("field 'histogram': an entry is true or false; each must be an integer")
 
 
 def _check_types(message: dict[str, object]) -> None:

@@ -17,24 +17,22 @@ from parties.model import QosTarget
 
 @dataclass(slots=True)
 class Bin:
-    """The sums of the windows that ended in one sub-interval."""
+    """The sums of the windows that ended in one sub-interval; their histograms are kept as they came."""
 
-    histogram: Histogram = field(default_factory=Histogram)
+    histograms: list[Histogram] = field(default_factory=list)
+    completed: int = 0  # good answers
     scheduled: int = 0
     failed: int = 0
     unsent: int = 0
 
     def add(self, window: Window) -> None:
         """Add one window's samples and counts."""
-        self.histogram.merge(window.histogram)
+        self.completed += window.completed
+        if window.completed:
+            self.histograms.append(window.histogram)
         self.scheduled += window.scheduled
         self.failed += window.failed
         self.unsent += window.unsent
-
-    @property
-    def completed(self) -> int:
-        """Good answers."""
-        return self.histogram.count
 
 
 @dataclass(slots=True)
@@ -66,8 +64,8 @@ class Sample:
     ) -> None:
         self._target = target
         self._unsent = sum(item.unsent for item in bins) if unsent else 0
-        histograms = [item.histogram for item in bins]
-        self.count = sum(histogram.count for histogram in histograms) + self._unsent
+        histograms = [histogram for item in bins for histogram in item.histograms]
+        self.count = sum(item.completed for item in bins) + self._unsent
         keep = self._above(self.count + len(ages_ns), confidence)
         self._tail = Tail(histograms, keep)
         answered = self._tail.value(self._rank())

@@ -149,6 +149,8 @@ def test_defaults_are_those_of_the_document() -> None:
         (encoded(completed=4), "'completed' is 4, and the histogram's counts add up to 3"),
         (encoded(outstanding=0), "'oldest_outstanding_ns' is 50 while 'outstanding' is 0"),
         (encoded(histogram=[20, 2, 10, 1]), "'histogram': entry 2 is bucket 10"),
+        (encoded(histogram=[10, True, 20, 2]), "'histogram': an entry is true or false"),
+        (encoded(histogram=[False, 1, 20, 2]), "'histogram': an entry is true or false"),
         (encoded(histogram="x"), "'histogram': must be an array"),
         (b'{"version":1,"hello":5}', "'hello' is 5"),
         (b'{"version":1,"hello":"a","x":1}', "a hello has no field 'x'"),

@@ -175,7 +175,7 @@ def test_bounds_cover_the_true_percentile_of_a_seeded_service() -> None:
 
 
 def _bin(part: list[int], unsent: int = 0) -> Bin:
-    made = Bin(unsent=unsent)
+    histogram = Histogram()
     for latency in part:
-        made.histogram.add(latency)
-    return made
+        histogram.add(latency)
+    return Bin([histogram], completed=len(part), unsent=unsent)

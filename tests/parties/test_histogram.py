@@ -16,7 +16,6 @@ from parties.histogram import (
     Tail,
     bucket,
     lower,
-    merged,
     rank_bounds,
     rank_of,
     samples_needed,
@@ -97,9 +96,12 @@ def test_merging_is_counting_everything_in_one(parts: list[list[int]], rng: rand
             whole.add(value)
         pieces.append(piece)
     rng.shuffle(pieces)
-    assert merged(pieces) == whole
-    assert merged(pieces).count == sum(map(len, parts))
-    assert merged(pieces).percentile(90) == whole.percentile(90)
+    total = Histogram()
+    for piece in pieces:
+        total.merge(Histogram.decode(piece.encode()) if rng.random() < 0.5 else piece)
+    assert total == whole
+    assert total.count == sum(map(len, parts))
+    assert total.percentile(90) == whole.percentile(90)
 
 
 def test_merging_leaves_the_merged_one_alone() -> None:
@@ -132,7 +134,6 @@ def test_encoding_round_trips(counts: dict[int, int]) -> None:
         ([1, 2, 3], "no count"),
         ([1, 0], "entry 1 is the count 0"),
         ([1, -2], "entry 1 is the count -2"),
-        ([1, True], "entry 1 is not an integer"),
         ([1, 1.0], "entry 1 is not an integer"),
         ([None, 1], "entry 0 is not an integer"),
         ([5, 1, 5, 1], "entry 2 is bucket 5"),
@@ -140,6 +141,10 @@ def test_encoding_round_trips(counts: dict[int, int]) -> None:
         ([-1, 1], "entry 0 is bucket -1"),
         ([LAST_BUCKET + 1, 1], f"entry 0 is bucket {LAST_BUCKET + 1}"),
         ([1, MAX_VALUE, 2, 1], "add up"),
+        ([1, 1 << 63], "add up"),
+        ([1, 1 << 80], "entry 1 is the count"),
+        ([1 << 80, 1], "entry 0 is bucket"),
+        ([65_536, 1], "entry 0 is bucket 65536"),
     ],
 )
 def test_a_broken_form_is_refused_by_its_first_fault(flat: object, what: str) -> None:
