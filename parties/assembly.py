@@ -55,6 +55,7 @@ class Host:
         self._events = events
         self._state = Path(settings.state_directory)
         self._resources = contextlib.ExitStack()
+        self._slow_writer: SlowWriter | None = None
         try:
             self._build(settings, selector)
         except BaseException:
@@ -81,7 +82,7 @@ class Host:
         signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
         self._socket = self._listen(settings, signal)
         self._socket.attach(selector)
-        slow_writer = self._closed_last(SlowWriter())
+        self._slow_writer = slow_writer = self._closed_last(SlowWriter())
         slow_writer.attach(selector)
         journal = self._closed_last(Journal(self._state, started_unix_ns=time.time_ns()))
         self.platform = HostPlatform(
@@ -96,7 +97,9 @@ class Host:
         self._signal = signal
 
     def restore(self) -> RestoreReport:
-        """Put back every knob; what could not be is told as an error. May be called again."""
+        """Put back every knob; what could not be is told as an error. May be called again, but nothing may be applied after it."""
+        if self._slow_writer is not None:
+            self._slow_writer.close()  # or a write under way could land after its knob was put back
         report = restore(self._state / JOURNAL_NAME, KINDS)
         for entry in report.of(Fate.FAILED):
             self._events("error", f"{entry.ref} could not be put back to {entry.old!r}: {entry.detail}; run 'parties restore'")
