@@ -1,8 +1,8 @@
 """The loop: observe, decide, place, enforce, record, on an absolute schedule (section 4.3, every 500 ms).
 
 The loop knows a platform and a policy by their interfaces, and whoever listens by ``Listener``. It keeps the schedule: tick n is
-due at start + n * interval whatever happened before; ticks that could not be held in time are counted as missed and skipped, never
-caught up in a burst. A service without processes is the loop's business, not the policy's (``parties.membership``).
+due n intervals after the first whatever happened before; ticks that could not be held in time are counted as missed and skipped,
+never caught up in a burst. A service without processes is the loop's business, not the policy's (``parties.membership``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from parties.interfaces import Platform, Policy
 from parties.membership import Membership
 from parties.model import Decision, MoveOutcome, MoveStatus, Observation
 from parties.record import Timing
+
+PHASE_NS = 10_000_000
+"""Ticks fall so long after the multiples of the interval, where the clients' windows end: time for the last ones to arrive."""
 
 KEPT_TIMINGS = 100_000  # about 14 hours of 500 ms ticks; the report's percentiles are of the latest so many
 
@@ -59,6 +62,7 @@ class Loop:
         interval_ns: int,
         membership: Membership,
         listeners: tuple[Listener, ...] = (),
+        phase_ns: int = PHASE_NS,
         cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self._platform = platform
@@ -66,6 +70,7 @@ class Loop:
         self._interval_ns = interval_ns
         self._membership = membership
         self._listeners = listeners
+        self._phase_ns = phase_ns
         self._cpu_ns = cpu_ns
         self._unseen: tuple[MoveOutcome, ...] = ()
         self.timings = Timings()
@@ -73,7 +78,8 @@ class Loop:
     def run(self, ticks: int | None = None) -> None:
         """Hold ticks until the platform is asked to stop, or so many of them."""
         tick = 0
-        due_ns = self._platform.now_ns() + self._interval_ns
+        now_ns = self._platform.now_ns()
+        due_ns = now_ns - now_ns % self._interval_ns + self._interval_ns + self._phase_ns
         while ticks is None or self.timings.ticks < ticks:
             if not self._platform.wait_until(due_ns):
                 return

@@ -103,7 +103,7 @@ class Listening:
 
 def loop_on(platform: VirtualPlatform, listener: Listening, *, grace_ns: int = 1_000 * MS) -> Loop:
     membership = Membership(NODE, [SERVICE], grace_ns=grace_ns)
-    return Loop(platform, TakeOneStep(), interval_ns=500 * MS, membership=membership, listeners=(listener,))
+    return Loop(platform, TakeOneStep(), interval_ns=500 * MS, membership=membership, listeners=(listener,), phase_ns=0)
 
 
 def test_deadlines_lie_on_an_absolute_schedule() -> None:
@@ -111,6 +111,15 @@ def test_deadlines_lie_on_an_absolute_schedule() -> None:
     platform = VirtualPlatform(delays=[120 * MS] * 5)
     loop_on(platform, Listening()).run(ticks=5)
     assert platform.waited == [500 * MS * n for n in range(1, 6)]
+
+
+def test_ticks_fall_shortly_after_the_windows_of_the_clients_end() -> None:
+    """Whenever the run begins, ticks lie 10 ms after multiples of the interval, where all windows have arrived."""
+    platform = VirtualPlatform()
+    platform.time_ns = 12_345 * MS
+    membership = Membership(NODE, [SERVICE], grace_ns=0)
+    Loop(platform, TakeOneStep(), interval_ns=500 * MS, membership=membership).run(ticks=2)
+    assert platform.waited == [12_510 * MS, 13_010 * MS]
 
 
 def test_missed_ticks_are_skipped_and_counted_not_caught_up() -> None:
