@@ -255,14 +255,14 @@ def test_a_throttle_is_one_device_among_others(tmp_path: Path) -> None:
     assert path.read_text() == "8:16 0\n"
 
 
-def test_a_freezer_that_does_not_get_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FREEZING for longer than the patience is an error with the time and the state; it never blocks for good."""
-    (tmp_path / "freezer.state").write_text("THAWED\n")
-    knob = FreezerKnob(tmp_path, patience_ns=5_000_000)
-    monkeypatch.setattr(knob, "read", lambda: "FREEZING")
-    with pytest.raises(KnobError, match=r"still FREEZING after 5 ms") as caught:
-        knob.write("FROZEN")
-    assert caught.value.errno == errno.ETIMEDOUT
+def test_a_group_on_its_way_to_frozen_is_frozen(tmp_path: Path) -> None:
+    """It runs no more code of its own; restoring that state is not THAWED."""
+    file = tmp_path / "freezer.state"
+    file.write_text("FREEZING\n")
+    knob = FreezerKnob(tmp_path)
+    assert knob.same("FROZEN", knob.read())
+    knob.restore(knob.read())
+    assert file.read_text() == "FROZEN\n"
 
 
 def test_every_kind_finds_its_knob_again(layer: GroupLayerV1, make_group: Callable[[str], None]) -> None:

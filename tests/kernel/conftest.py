@@ -16,6 +16,7 @@ from actuators.cgroup.group import Controller
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.v1 import ControlGroupV1, GroupLayerV1
 
+SHARES = 20 * 1024
 _numbers = itertools.count()
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 99; shift; done; shift; exec "$@"'
 
@@ -35,7 +36,8 @@ def layer() -> GroupLayerV1:
 def cgroup_factory(layer: GroupLayerV1) -> Iterator[Callable[[str], ControlGroupV1]]:
     """Makes groups, in every v1 hierarchy, below one of a name that nobody else has; cpuset is set up as in the parent.
 
-    ``cgroup_factory("web")`` gives /parties-test-PID-N/web. At the end what runs in them is killed and they are removed.
+    ``cgroup_factory("web")`` gives /parties-test-PID-N/web. At the end what runs in them is killed and they are removed. They
+    have together more CPU shares than what else runs on the machine, so that its load does not decide a test.
     """
     base = f"parties-test-{os.getpid()}-{next(_numbers)}"
     mounts = [layer.hierarchies.mount_point(controller.value) for controller in Controller]
@@ -51,6 +53,8 @@ def cgroup_factory(layer: GroupLayerV1) -> Iterator[Callable[[str], ControlGroup
         return layer.group(f"{base}/{name}")
 
     try:
+        make("")
+        (layer.hierarchies.mount_point("cpu") / base / "cpu.shares").write_text(str(SHARES))
         yield make
     finally:
         _remove_all([mount / base for mount in mounts])

@@ -134,6 +134,18 @@ def test_a_refusal_names_file_value_and_cause_and_changes_nothing(
     assert snapshot(group) == files
 
 
+def test_a_group_below_a_frozen_one_cannot_be_thawed(cgroup_factory: Factory) -> None:
+    """The kernel takes the write and nothing happens: that is an error here."""
+    above, group = cgroup_factory("a"), cgroup_factory("a/b")
+    above.freezer.write("FROZEN")
+    assert group.freezer.read() == "FROZEN"
+    with pytest.raises(KnobError, match=r"a/b/freezer\.state: cannot set 'THAWED': .* \(a group above it is frozen\)") as caught:
+        group.freezer.write("THAWED")
+    assert caught.value.errno == errno.EBUSY
+    above.freezer.write("THAWED")
+    assert group.freezer.read() == "THAWED"
+
+
 def test_a_device_that_is_not_there_is_refused(cgroup_factory: Factory) -> None:
     """ENODEV, with the question that mostly answers it."""
     with pytest.raises(KnobError, match=r"cannot set '9:99 1000': No such device \(is 9:99 a whole disk") as caught:
