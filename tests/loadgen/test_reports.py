@@ -154,6 +154,20 @@ def test_control_refuses_what_cannot_be(start: Start, run: Run, tmp_path: Path) 
     assert str(control) in absent.stderr
 
 
+def test_control_leaves_the_rates_of_a_scan_alone(start: Start, run: Run, tmp_path: Path) -> None:
+    """A scan refuses a change of its rate, and says where it is."""
+    path, control = tmp_path / "report", tmp_path / "control"
+    with Memcached() as server:
+        options = ("--scan", "100:200:100", "--step-duration", "1s", "--interval", "100ms", "--report", path, "--control", control)
+        running = start("memcached", f"127.0.0.1:{server.port}", *options, *QUIET)
+        wait_for_lines(path, 4)
+        refused = run("control", control, "rate", 5)
+        running.finish()
+    assert refused.code == 2
+    assert "scan" in refused.stderr
+    assert [line["rate_per_s"] for line in report(path) if line["kind"] == "row"] == [100, 200]
+
+
 def test_socket_left_behind_is_replaced(start: Start, run: Run, tmp_path: Path) -> None:
     """After a generator was killed, another one can take its control path."""
     with Memcached() as server:

@@ -69,7 +69,7 @@ fn main() {
     let mut state = 88_172_645_463_325_252;
     let mut idle: VecDeque<usize> = (0..CONNECTIONS).collect();
     let mut queue: VecDeque<u64> = VecDeque::new();
-    let mut intended = vec![0u64; CONNECTIONS];
+    let mut intended = [0u64; CONNECTIONS];
     let mut latencies: Vec<u64> = Vec::with_capacity((rate * seconds * 1.2) as usize);
     let mut buffer = [0u8; 4096];
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; CONNECTIONS];

@@ -143,11 +143,11 @@ pub struct LoadArgs {
     #[arg(long, conflicts_with_all = ["rate", "scan", "search"], help_heading = "Load")]
     pub closed: bool,
     /// How long requests are due; 0 is until stopped [default: the profile's last line, else 10s]
-    #[arg(long, value_parser = units::duration_ns, help_heading = "Load")]
+    #[arg(long, value_parser = units::duration_ns, conflicts_with_all = ["scan", "search"], help_heading = "Load")]
     #[serde(rename = "duration_ns")]
     pub duration: Option<u64>,
     /// Part of the duration at its beginning that the summary leaves out
-    #[arg(long, default_value = "0", value_parser = units::duration_ns, value_name = "DURATION", help_heading = "Load")]
+    #[arg(long, default_value = "0", value_parser = units::duration_ns, value_name = "DURATION", conflicts_with_all = ["scan", "search"], help_heading = "Load")]
     #[serde(rename = "warmup_ns")]
     pub warmup: u64,
     /// The same seed, profile and options give the same schedule of arrivals, keys and paths

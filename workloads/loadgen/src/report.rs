@@ -6,7 +6,7 @@ use crate::histogram::Histogram;
 use crate::units::show_ns;
 use crate::verdict::{judge, Limits, Reason};
 use serde::Serialize;
-use std::io::{Result, Write};
+use std::io::{Error, Result, Write};
 
 pub const VERSION: u32 = 1;
 
@@ -149,8 +149,8 @@ impl Report {
     pub fn line<T: Serialize>(&mut self, line: &T) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        self.lines.write_all(&text)?;
-        self.lines.flush()
+        let written = self.lines.write_all(&text).and_then(|()| self.lines.flush());
+        written.map_err(|e| Error::new(e.kind(), format!("the report cannot be written: {e}")))
     }
 
     pub fn table_head(&self) {

@@ -83,6 +83,7 @@ pub fn run(
             return Ok(End::Sound);
         }
     }
+    session.engine.rate_is_fixed = args.scan.is_some() || args.search.is_some();
     let start = session.engine.begin_windows();
     session.header(protocol, configuration, start)?;
     let end = match (args.scan, args.search) {

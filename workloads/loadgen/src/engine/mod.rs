@@ -106,6 +106,8 @@ pub struct Engine<O> {
     signals: OwnedFd,
     control: Option<Control>,
     pub observer: O,
+    /// The control socket must not change the rate.
+    pub rate_is_fixed: bool,
     workload: Box<dyn Workload>,
     connections: Vec<Connection>,
     pool: Pool,
@@ -150,6 +152,7 @@ impl<O: Observer> Engine<O> {
             signals,
             control,
             observer,
+            rate_is_fixed: false,
             workload,
             connections,
             in_flight: 0,
@@ -434,6 +437,9 @@ impl<O: Observer> Engine<O> {
         use serde_json::json;
         let now = sys::now_ns();
         match (command, &mut self.load) {
+            (Ok(Command::Rate(_)), _) if self.rate_is_fixed => {
+                json!({"version": 1, "error": "a scan or search sets its own rates"})
+            }
             (Ok(Command::Rate(rate)), Some(Load::Open(arrivals))) => {
                 arrivals.set_rate(now.saturating_sub(self.start_ns), rate);
                 self.schedule_next();
