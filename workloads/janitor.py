@@ -6,6 +6,7 @@ the kernel closes that when the run ends, even by SIGKILL. Then it removes what 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -23,16 +24,13 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     manifest, pipe = Manifest(Path(arguments[0])), int(arguments[1])
     manifest.add(Kind.JANITOR, str(ProcessId.of(os.getpid())))
-    os.write(sys.stdout.fileno(), READY)
+    with contextlib.suppress(OSError):  # the run may have ended already
+        os.write(sys.stdout.fileno(), READY)
     while os.read(pipe, 1):
         pass
     problems = clean(manifest)
-    for problem in problems:
-        # The run may be dead and its terminal gone.
-        try:
-            print(problem, flush=True)
-        except OSError:
-            break
+    with contextlib.suppress(OSError):
+        print("".join(f"{problem}\n" for problem in problems), end="", flush=True)
     return 1 if problems else 0
 
 
