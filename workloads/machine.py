@@ -50,6 +50,28 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.machine()
 
 
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """What the kernel's clock ticks say of some CPUs since boot; bursts shorter than a tick are seen only on average."""
+
+    busy_ns: int
+    stolen_ns: int  # by the hypervisor
+
+
+def cpu_times(cpus: tuple[int, ...], stat: Path = Path("/proc/stat")) -> CpuTimes:
+    """Time that anybody ran on the CPUs, and time that they were withheld."""
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    busy = stolen = 0
+    for line in stat.read_text().splitlines():
+        name, *fields = line.split()
+        if name in wanted:
+            user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = map(int, fields)
+            busy += user + nice + system + irq + softirq
+            stolen += steal
+    return CpuTimes(busy * tick_ns, stolen * tick_ns)
+
+
 def block_device(path: Path, sysfs: Path = Path("/sys/dev/block")) -> str | None:
     """``MAJOR:MINOR`` of the whole disk under a path; None where there is none (overlay, tmpfs, network)."""
     number = path.stat().st_dev

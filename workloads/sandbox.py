@@ -127,7 +127,7 @@ class Sandbox:
     def group(self, name: str) -> Group:
         """Make the child group of that name, on the managed CPUs."""
         group = Group(f"/{self._parent}/{name}", {key: root / self._parent / name for key, root in self._mounts.items()})
-        for directory in group.directories.values():
+        for directory in set(group.directories.values()):  # controllers may be mounted jointly
             directory.mkdir()  # below a group that the manifest names
         self._pin(group.directories["cpuset"])
         return group
@@ -223,9 +223,10 @@ class Sandbox:
     def _make(self) -> None:
         self._manifest.add(Kind.DIRECTORY, str(self.directory))
         self.directory.mkdir(mode=0o755)
-        for controller, root in self._mounts.items():
+        freezer = self._mounts["freezer"]
+        for root in (freezer, *sorted(set(self._mounts.values()) - {freezer})):
             directory = root / self._parent
-            self._manifest.add(Kind.KILL_GROUP if controller == "freezer" else Kind.GROUP, str(directory))
+            self._manifest.add(Kind.KILL_GROUP if root == freezer else Kind.GROUP, str(directory))
             directory.mkdir()
         self._harness_group.mkdir()
         self._pin(self._mounts["cpuset"] / self._parent)

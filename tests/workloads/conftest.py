@@ -12,6 +12,7 @@ from workloads.demo.trial import CpuSample, Trial
 from workloads.intervals import Window
 from workloads.knee import Point
 from workloads.load import Totals
+from workloads.machine import CpuTimes
 
 TARGET_NS = 10 * MS
 WINDOW_NS = 100 * MS
@@ -49,7 +50,9 @@ def scans() -> dict[str, Scan]:
 def make_trial(plan: Plan) -> MakeTrial:
     """A trial of ``manager`` in which each service is late in the given intervals and best effort used ``best_effort`` cores."""
 
-    def make(manager: str, *, late: dict[str, set[int]] | None = None, best_effort: float = 0.3, valid: bool = True) -> Trial:
+    def make(
+        manager: str, *, late: dict[str, set[int]] | None = None, best_effort: float = 0.3, valid: bool = True, foreign: float = 0.0
+    ) -> Trial:
         rng = random.Random(1)  # noqa: S311 - wants a seed
         length_ns = round(plan.timeline.length_s * 1e9)
         count = length_ns // WINDOW_NS
@@ -67,7 +70,11 @@ def make_trial(plan: Plan) -> MakeTrial:
                 name: Totals(20 * count, 0, 0, TARGET_NS, 100_000, 7 * 10**9, valid, () if valid else ("late",)) for name in names
             },
             cpu=[
-                CpuSample(ORIGIN_NS + second * 10**9, {name: round(share * second * 1e9) for name, share in shares.items()})
+                CpuSample(
+                    ORIGIN_NS + second * 10**9,
+                    {name: round(share * second * 1e9) for name, share in shares.items()},
+                    CpuTimes(round((sum(shares.values()) + foreign) * second * 1e9), 0),
+                )
                 for second in seconds
             ],
             allocation=[(ORIGIN_NS + second * 10**9, held) for second in seconds] if partitioned else [],

@@ -86,6 +86,14 @@ def test_generator_that_could_not_keep_up_makes_the_run_invalid(plan: Plan, scan
     assert "not a sound measurement" in sentences(found)
 
 
+def test_disturbance_by_others_is_measured_and_said(plan: Plan, scans: Scans, make_trial: MakeTrial) -> None:
+    """CPU time of the managed machine that no group of the demo used is told, and mentioned where it is much."""
+    found = summarise(plan, scans, [make_trial("equal"), make_trial("parties", foreign=0.2)], versions={}, machine={})
+    assert found["managers"]["equal"]["disturbance"]["foreign_cores"] == 0.0
+    assert found["managers"]["parties"]["disturbance"]["foreign_cores"] == pytest.approx(0.2)
+    assert "of the managed CPU during parties" in sentences(found)
+
+
 def test_missing_intervals_make_the_run_invalid(plan: Plan, scans: Scans, make_trial: MakeTrial) -> None:
     """A generator that fell silent did not measure, whatever it says of itself."""
     trial = make_trial("parties")

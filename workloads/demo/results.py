@@ -13,6 +13,7 @@ from workloads.demo.trial import CpuSample, Trial
 from workloads.intervals import PERCENTILE, Window, intervals, merge
 
 VERSION = 1
+DISTURBED_CORES = 0.05  # of the managed CPU gone to others: said beside the figures
 GOAL = 0.10  # of a run's intervals; what the demo sets out to stay under
 
 
@@ -101,6 +102,18 @@ def best_effort_ops_per_s(trial: Trial) -> float:
     return trial.operations_per_cpu_s * (end.used_ns[STRESS.name] - begin.used_ns[STRESS.name]) / elapsed_ns
 
 
+def disturbance(trial: Trial) -> dict[str, float]:
+    """Cores of the managed machine that others had while the load ran: processes not of the demo, and the hypervisor."""
+    begin, end = _at(trial.cpu, trial.origin_ns), _at(trial.cpu, trial.origin_ns + trial.length_ns)
+    elapsed_ns = max(1, end.at_ns - begin.at_ns)
+    ours_ns = sum(end.used_ns.values()) - sum(begin.used_ns.values())
+    foreign_ns = max(0, end.managed.busy_ns - begin.managed.busy_ns - ours_ns)
+    return {
+        "foreign_cores": round(foreign_ns / elapsed_ns, 3),
+        "stolen_cores": round((end.managed.stolen_ns - begin.managed.stolen_ns) / elapsed_ns, 3),
+    }
+
+
 def cpu_use(samples: Sequence[CpuSample], name: str) -> tuple[tuple[int, float], ...]:
     """Cores that a group used, between each sample and the one before."""
     return tuple(
@@ -168,6 +181,9 @@ def _second_sentence(summary: Mapping[str, Any], ours: float) -> str:
     unsound = [name for name, manager in managers.items() if not all(s["valid"] for s in manager["services"].values())]
     if unsound:
         second += f"; not a sound measurement, as the load generator could not keep its schedule: {', '.join(unsound)}"
+    disturbed = [name for name, manager in managers.items() if sum(manager["disturbance"].values()) > DISTURBED_CORES]
+    if disturbed:
+        second += f"; others took more than {_percent(DISTURBED_CORES, 0)} of the managed CPU during {', '.join(disturbed)}"
     if summary["quick"]:
         second += "; a quick run is too short for claims"
     return second + "."
@@ -205,6 +221,7 @@ def _manager_json(plan: Plan, scans: Mapping[str, Scan], trial: Trial) -> dict[s
     return {
         "services": services,
         "best_effort_ops_per_s": round(best_effort_ops_per_s(trial), 1),
+        "disturbance": disturbance(trial),
         "moves": report.get("moves", {}),
         "reverts": report.get("reverts", 0),
         "controller": {

@@ -15,6 +15,7 @@ from workloads.demo.controller import Controller, Message
 from workloads.demo.plan import PROGRAMS, STRESS, Calibration, Plan, control_settings
 from workloads.intervals import Window
 from workloads.load import LoadRun, Totals, preload
+from workloads.machine import CpuTimes, cpu_times
 from workloads.sandbox import Group, Sandbox, SandboxError
 from workloads.services import RunningService, ServiceProgram
 
@@ -29,6 +30,7 @@ class CpuSample:
 
     at_ns: int
     used_ns: Mapping[str, int]
+    managed: CpuTimes  # of the managed CPUs as a whole
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ def _follow(stage: Stage, manager: str, loads: dict[str, LoadRun], controller: C
         controller.require_running()
         if now - began >= len(samples) * SAMPLE_S:
             used_ns = {name: group.cpu_ns() for name, group in stage.groups.items()}
-            samples.append(CpuSample(time.monotonic_ns(), used_ns))
+            samples.append(CpuSample(time.monotonic_ns(), used_ns, cpu_times(stage.box.cpus.managed)))
             latest = {name: run.windows[-1] for name, run in loads.items() if run.windows}
             tick = controller.ticks[-1] if controller.ticks else None
             stage.watch(Progress(manager, now - began, length_s, latest, tick))
