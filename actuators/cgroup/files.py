@@ -18,9 +18,11 @@ def vanished(error: OSError) -> bool:
 
 
 class KeptFile:
-    """One control file. Opened at the first use, reopened once when the group was removed and made again under the same path.
+    """One control file, opened at the first use.
 
-    Every method raises KnobError with the kernel's errno and the path.
+    Every method raises KnobError with the kernel's errno and the path. Once the group was removed, the kept descriptor gives
+    ENODEV; the use after that opens the path again, where there may be a group made anew. So whoever looks at every interval sees
+    that its values are those of another group, which a file that silently reopens would hide.
     """
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
@@ -35,15 +37,17 @@ class KeptFile:
     def read(self) -> str:
         """The whole text."""
         try:
-            return self._read()
+            return self._read_all(self._open())
         except OSError as error:
+            self._forget_if(error)
             raise KnobError(error.errno, f"{self.path}: cannot read: {error.strerror}") from error
 
     def write(self, text: str, cause: str = "") -> None:
         """Write one line; ``cause`` is added to the message of a refusal."""
         try:
-            self._write(text.encode() + b"\n")
+            self._write_all(self._open(), text.encode() + b"\n")
         except OSError as error:
+            self._forget_if(error)
             raise self.refused(error, text, cause) from error
 
     def refused(self, error: OSError, text: str, cause: str = "") -> KnobError:
@@ -56,34 +60,16 @@ class KeptFile:
             os.close(self._fd)
             self._fd = -1
 
+    def _forget_if(self, error: OSError) -> None:
+        if vanished(error):
+            self.close()
+
     def _open(self) -> int:
         if self._fd < 0:
             self._fd = os.open(self.path, self._flags)
             # A control file has size 0. In a fixture tree it is an ordinary file, whose old text must go before the new is written.
             self._ordinary = os.fstat(self._fd).st_size > 0
         return self._fd
-
-    def _read(self) -> str:
-        kept = self._fd >= 0
-        try:
-            return self._read_all(self._open())
-        except OSError as error:
-            if not kept or not vanished(error):
-                raise
-        self.close()
-        return self._read_all(self._open())
-
-    def _write(self, data: bytes) -> None:
-        kept = self._fd >= 0
-        try:
-            self._write_all(self._open(), data)
-        except OSError as error:
-            if not kept or not vanished(error):
-                raise
-        else:
-            return
-        self.close()
-        self._write_all(self._open(), data)
 
     @staticmethod
     def _read_all(fd: int) -> str:

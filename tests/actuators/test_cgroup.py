@@ -1,10 +1,10 @@
 """The control-group layer on fixture trees."""
 
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -97,36 +97,27 @@ def test_a_kept_file_is_read_to_its_end(tmp_path: Path, size: int) -> None:
     assert KeptFile(path).read() == "7" * size
 
 
-def test_a_kept_file_reopens_what_was_removed_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENODEV from the old descriptor leads to the new file under the path; without one the error says ENOENT."""
+def test_a_kept_file_says_once_that_its_group_is_gone_and_then_opens_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENODEV from the old descriptor reaches the caller; the next use is of the new file under the path, or says ENOENT."""
     path = tmp_path / "value"
     path.write_text("old\n")
     file = KeptFile(path)
     file.read()
-    path.unlink()
     path.write_text("new\n")
-    stale = file._fd
-    real_pread, real_pwrite = os.pread, os.pwrite
-
-    def pread(fd: int, size: int, offset: int) -> bytes:
-        if fd == stale and file._fd == stale:
-            raise OSError(errno.ENODEV, "No such device")
-        return real_pread(fd, size, offset)
-
-    def pwrite(fd: int, data: bytes, offset: int) -> int:
-        if fd == stale and file._fd == stale:
-            raise OSError(errno.ENODEV, "No such device")
-        return real_pwrite(fd, data, offset)
-
-    monkeypatch.setattr("os.pread", pread)
-    monkeypatch.setattr("os.pwrite", pwrite)
-    keeper = path.open()  # so that the number of the stale descriptor is not given out again
-    monkeypatch.setattr("os.close", lambda _: None)
-    file.write("written")
-    keeper.close()
-    assert path.read_text() == "written\n"
+    gone = OSError(errno.ENODEV, "No such device")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pread", Mock(side_effect=gone))
+        with pytest.raises(KnobError, match="No such device") as caught:
+            file.read()
+    assert caught.value.errno == errno.ENODEV
+    assert file.read() == "new\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", Mock(side_effect=gone))
+        with pytest.raises(KnobError, match="No such device"):
+            file.write("lost")
     path.unlink()
-    file._fd = stale
     with pytest.raises(KnobError) as caught:
         file.read()
     assert caught.value.errno == errno.ENOENT

@@ -88,20 +88,23 @@ def test_shares_survive_the_idle_class(cgroup_factory: Factory) -> None:
     assert snapshot(group) == files
 
 
-def test_a_group_that_was_made_anew_is_found_again(cgroup_factory: Factory) -> None:
-    """A service manager removes and makes the group on restart; the kept descriptor is of the old one."""
+def test_a_group_that_was_made_anew_is_noticed_and_then_found(cgroup_factory: Factory) -> None:
+    """A service manager removes and makes the group on restart; the kept descriptor, which is of the old one, says so once."""
     group = cgroup_factory("a")
     group.memory_limit.write("50003968")
     directory = group.directory(Controller.MEMORY)
     directory.rmdir()
+    directory.mkdir()
     with pytest.raises(KnobError, match=r"memory\.limit_in_bytes") as caught:
         group.memory_limit.read()
-    assert caught.value.errno == errno.ENOENT
-    with pytest.raises(KnobError):
-        group.memory_limit.write("50003968")
-    directory.mkdir()
+    assert caught.value.errno == errno.ENODEV
     assert group.memory_limit.read() is None
     directory.rmdir()
+    with pytest.raises(KnobError):
+        group.memory_limit.write("50003968")
+    with pytest.raises(KnobError) as caught:
+        group.memory_limit.read()
+    assert caught.value.errno == errno.ENOENT
     directory.mkdir()
     group.memory_limit.write("40001536")
     assert (directory / "memory.limit_in_bytes").read_text() == "40001536\n"
