@@ -80,8 +80,9 @@ class Host:
         for problem in network.problems if isinstance(network, NetworkActuator) else ():
             self._events("warning", problem)
         signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
+        sources = self._closed_last(selectors.DefaultSelector())
         self._socket = self._listen(settings, signal)
-        self._socket.attach(selector)
+        self._socket.attach(sources)
         self._slow_writer = slow_writer = self._closed_last(SlowWriter())
         slow_writer.attach(selector)
         journal = self._closed_last(Journal(self._state, started_unix_ns=time.time_ns()))
@@ -92,6 +93,7 @@ class Host:
             enforcer=Enforcer(journal, slow_writer),
             monitors=_monitors(layer, managed, actuators, signal),
             selector=selector,
+            sources=sources,
             events=self._events,
         )
         self._signal = signal
