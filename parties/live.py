@@ -27,6 +27,9 @@ SHOWN_EVENTS = 3
 INFO_TICKS = 20
 """An event that is no warning leaves the picture after so many ticks."""
 
+MOST_CPUS = 12  # in one line; an operator of more looks elsewhere
+FULL_CPU_PERCENT = 95
+
 PLAIN_EVERY_NS = 10 * NS_PER_S
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -107,6 +110,7 @@ def render(recent: Recent, *, width: int = 80, ascii_only: bool = False) -> Rend
     last = recent.ticks[-1]
     return Group(
         _header(last, recent.started),
+        *_machine_line(last),
         _services_table(recent, width=width, ascii_only=ascii_only),
         _allocation_table(last),
         *_move_lines(recent.moves, ascii_only=ascii_only),
@@ -224,6 +228,18 @@ def _header(tick: Message, started: Message) -> Text:
     if tick.get("migration"):
         text.append(f"\nno allocation meets every target: move {tick['migration']} to another machine", "bold red")
     return text
+
+
+def _machine_line(tick: Message) -> list[Text]:
+    """The load of each CPU, managed or not: a full reserved one is why a controller is late."""
+    machine = tick.get("machine")
+    if machine is None:
+        return []
+    line = Text("cpu ", style="dim")
+    for number, percent in enumerate(machine["cpu_percent"][:MOST_CPUS]):
+        line.append(f"{number}:{percent:.0f}% ", style="bold red" if percent >= FULL_CPU_PERCENT else "")
+    free, total = (amount_text(Resource.MEMORY, machine[name]) for name in ("memory_available_bytes", "memory_total_bytes"))
+    return [line.append(f"memory {free} free of {total}", style="dim")]
 
 
 def _reason(tick: Message) -> str:

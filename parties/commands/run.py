@@ -13,6 +13,7 @@ from typing import Any, Self
 import click
 from rich.console import Console
 
+from monitors.machine import MachineMonitor
 from parties.commands.check import load_for
 from parties.commands.control_process import Ending, Launch, follow
 from parties.commands.errors import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_OK, MistakeError, RunFailedError, write_details
@@ -55,8 +56,13 @@ def run(  # noqa: PLR0913 - one for each option
         settings = dataclasses.replace(settings, record=str(record.absolute()))
     view = JsonView() if as_json else _view(plain=no_live)
     launch = Launch(show_errors=bool(ctx.find_root().params.get("debug")))
+    machine = MachineMonitor()
+
+    def show(message: Mapping[str, Any]) -> None:
+        view.update({**message, "machine": machine.sample()} if message.get("type") == "tick" else message)
+
     with view:
-        ending = follow(settings, view.update, duration_ns=duration, launch=launch)
+        ending = follow(settings, show, duration_ns=duration, launch=launch)
     code = concluded(ending, settings, file)
     click.echo(ending.errors, err=True, nl=False)
     if ending.report is not None and not as_json:

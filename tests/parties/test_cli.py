@@ -46,7 +46,6 @@ def test_version_imports_little() -> None:
         "pydantic",
         "rich",
         "psutil",
-        "pyroute2",
         "parties.config",
         "parties.commands.run",
         "parties.commands.check",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -128,6 +129,24 @@ def test_four_resources_fit_eighty_columns() -> None:
     recent.add(message)
     (line,) = (line for line in picture(recent, 80).splitlines() if line.startswith("nginx") and "(" in line)
     assert [cell.strip() for cell in line.split("  ")[-4:]] == ["1.45 (1.44)", "128GB (127G)", "475MB/s (100M)", "9.5Gb/s (100M)"]
+
+
+def test_a_full_cpu_stands_out_and_many_fit(recent: Recent) -> None:
+    """The machine's line tells every CPU's load, the full one by colour, within eighty columns."""
+    last = {
+        **recent.ticks[-1],
+        "machine": {"cpu_percent": [12.0, 99.0], "memory_available_bytes": 3 << 30, "memory_total_bytes": 1 << 34},
+    }
+    recent.ticks[-1] = last
+    console = Console(width=80, file=StringIO(), force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(render(recent, width=80))
+    text = capture.get()
+    assert "0:12%" in text
+    assert "\x1b[1;31m1:99%" in text
+    assert "memory 3.22GB free of 17.2GB" in text
+    last["machine"]["cpu_percent"] = [50.0] * 64
+    assert max(map(len, picture(recent, 80).splitlines())) <= 80
 
 
 def test_a_stalled_service_says_so() -> None:
