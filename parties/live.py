@@ -235,7 +235,7 @@ def _machine_line(tick: Message) -> list[Text]:
     machine = tick.get("machine")
     if machine is None:
         return []
-    line = Text("cpu ", style="dim")
+    line = Text().append("cpu ", style="dim")
     for number, percent in enumerate(machine["cpu_percent"][:MOST_CPUS]):
         line.append(f"{number}:{percent:.0f}% ", style="bold red" if percent >= FULL_CPU_PERCENT else "")
     free, total = (amount_text(Resource.MEMORY, machine[name]) for name in ("memory_available_bytes", "memory_total_bytes"))
