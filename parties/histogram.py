@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from statistics import NormalDist
 
 MAX_VALUE = (1 << 62) - 1
@@ -95,17 +96,26 @@ class Histogram:
             self._values = [counts[index] for index in self._buckets]
         return self._buckets
 
-    def descending(self) -> Iterator[tuple[int, int]]:
-        """The buckets that are not empty and their counts, the largest first."""
+    def largest(self, keep: int) -> int:
+        """The bucket of the ``keep``-th largest value, or the lowest one if there are fewer; not to be asked of nothing."""
         buckets = self.buckets()
-        return zip(reversed(buckets), reversed(self._values), strict=True)
+        for index, count in zip(reversed(buckets), reversed(self._values), strict=True):
+            keep -= count
+            if keep <= 0:
+                return index
+        return buckets[0]
+
+    def from_bucket(self, index: int) -> Iterator[tuple[int, int]]:
+        """The buckets that are not empty and their counts, from this bucket upwards."""
+        buckets = self.buckets()
+        first = bisect_left(buckets, index)
+        return zip(buckets[first:], self._values[first:], strict=True)
 
     def percentile(self, percentile: float) -> int | None:
         """The nearest-rank percentile (99.0 for p99) in ns, as its bucket's upper end; None of nothing."""
         if not self.count:
             return None
-        rank = rank_of(percentile, self.count)
-        return Tail((self,), self.count - rank + 1).value(rank)
+        return upper(self.largest(self.count - rank_of(percentile, self.count) + 1))
 
     def encode(self) -> list[int]:
         """The flat form of a message: ``[bucket, count, bucket, count, ...]``, buckets ascending."""
@@ -160,25 +170,20 @@ class Tail:
     Only the ``keep`` largest are looked at, which is a hundredth of the work where a tail percentile is wanted.
     """
 
-    __slots__ = ("_counts", "_descending", "_keep", "count")
+    __slots__ = ("_at_least", "_descending", "_keep", "count")
 
     def __init__(self, histograms: Iterable[Histogram], keep: int) -> None:
-        self.count = 0
+        filled = [histogram for histogram in histograms if histogram.count]
+        self.count = sum(histogram.count for histogram in filled)
         self._keep = keep
-        self._counts: dict[int, int] = {}
-        for histogram in histograms:
-            self.count += histogram.count
-            self._take(histogram, keep)
-        self._descending = sorted(self._counts, reverse=True)
-
-    def _take(self, histogram: Histogram, keep: int) -> None:
-        """The ``keep`` largest of all are among the ``keep`` largest of each."""
-        counts = self._counts
-        for index, count in histogram.descending():
-            counts[index] = counts.get(index, 0) + count
-            keep -= count
-            if keep <= 0:
-                break
+        counts: dict[int, int] = {}
+        if filled:
+            lowest = _lowest_of_largest(filled, keep)
+            for histogram in filled:
+                for index, count in histogram.from_bucket(lowest):
+                    counts[index] = counts.get(index, 0) + count
+        self._descending = sorted(counts, reverse=True)
+        self._at_least = list(accumulate(map(counts.__getitem__, self._descending)))  # how many there are from a bucket upwards
 
     def value(self, rank: int) -> int | None:
         """The value of that rank in ns, as its bucket's upper end; None beyond the last. Raises ValueError under what was kept."""
@@ -187,15 +192,23 @@ class Tail:
             return None
         if above >= self._keep:
             raise ValueError(f"rank {rank} of {self.count} is not among the {self._keep} largest")
-        for index in self._descending:
-            above -= self._counts[index]
-            if above < 0:
-                return upper(index)
-        return None
+        position = bisect_right(self._at_least, above)
+        return upper(self._descending[position]) if position < len(self._descending) else None
 
     def largest(self) -> int | None:
         """The largest value, as its bucket's upper end; None of nothing."""
         return upper(self._descending[0]) if self._descending else None
+
+
+def _lowest_of_largest(histograms: Sequence[Histogram], keep: int) -> int:
+    """A bucket from which upwards at least the ``keep`` largest values of all lie, or all of them.
+
+    If each has its share of ``keep``, then all together have ``keep`` values at or over the lowest of the buckets of those.
+    """
+    share = -(-keep // len(histograms))
+    if min(histogram.count for histogram in histograms) < share:
+        share = keep
+    return min(histogram.largest(share) for histogram in histograms)
 
 
 def rank_of(percentile: float, count: int) -> int:
