@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares the load generator with the least that a client can be, and with wrk.
 
-Against memcached, the generator and `minimal_client` (in examples/) alternate at each rate; medians over the rounds
-are shown as ratios. Against nginx, the closed-loop maximum stands beside wrk's. Servers are pinned to one CPU, clients
-to another, so that they do not wait for each other.
+Against memcached, the generator and `minimal_client` (in examples/) alternate at each rate; shown are medians over the
+rounds, and the medians of the ratios within each round. Against nginx, the closed-loop maximum stands beside wrk's.
+Servers are pinned to one CPU, clients to another, so that they do not wait for each other.
 
 Needs memcached, nginx, wrk and taskset, and the crate built with `cargo build --release --bins --examples`.
 """
@@ -70,9 +70,9 @@ def server(command: list[str], port: int) -> Iterator[None]:
             process.terminate()
 
 
-def pinned(cpu: int, *command: str | Path | int) -> list[str]:
-    """The command, kept on one CPU."""
-    return ["taskset", "-c", str(cpu), *map(str, command)]
+def pinned(cpu: int, options: argparse.Namespace, *command: str | Path | int) -> list[str]:
+    """The command, kept on one CPU, at the priority asked for."""
+    return ["nice", "-n", str(options.nice), "taskset", "-c", str(cpu), *map(str, command)]
 
 
 def run(command: list[str]) -> str:
@@ -83,9 +83,9 @@ def run(command: list[str]) -> str:
     return done.stdout
 
 
-def generator(cpu: int, *arguments: str | int) -> dict[str, Any]:
+def generator(options: argparse.Namespace, *arguments: str | int) -> dict[str, Any]:
     """Runs the generator and returns its summary."""
-    line = run(pinned(cpu, GENERATOR, *arguments, "--json")).splitlines()[-1]
+    line = run(pinned(options.client_cpu, options, GENERATOR, *arguments, "--json")).splitlines()[-1]
     summary: dict[str, Any] = json.loads(line)
     return summary
 
@@ -97,8 +97,8 @@ def compare(rate: int, port: int, options: argparse.Namespace) -> dict[str, Any]
     least: list[dict[str, Any]] = []
     for _ in range(options.rounds):
         arguments = ("memcached", target, "--rate", rate, "--duration", f"{options.seconds}s", "--connections", CONNECTIONS)
-        own.append(generator(options.client_cpu, *arguments))
-        least.append(json.loads(run(pinned(options.client_cpu, MINIMAL, port, rate, options.seconds))))
+        own.append(generator(options, *arguments))
+        least.append(json.loads(run(pinned(options.client_cpu, options, MINIMAL, port, rate, options.seconds))))
 
     def middle(values: list[int]) -> int:
         return int(statistics.median(values))
@@ -106,19 +106,16 @@ def compare(rate: int, port: int, options: argparse.Namespace) -> dict[str, Any]
     figures: dict[str, Any] = {
         "rate_per_s": rate,
         "rounds": options.rounds,
-        "p50_ns": middle([line["response_ns"]["p50"] for line in own]),
-        "p99_ns": middle([line["response_ns"]["p99"] for line in own]),
-        "cpu_per_request_ns": middle([line["cpu_per_request_ns"] for line in own]),
-        "minimal_p50_ns": middle([line["p50_ns"] for line in least]),
-        "minimal_p99_ns": middle([line["p99_ns"] for line in least]),
-        "minimal_cpu_per_request_ns": middle([line["cpu_per_request_ns"] for line in least]),
         "lag_p50_ns": middle([line["lag_ns"]["p50"] for line in own]),
         "lag_p99_ns": middle([line["lag_ns"]["p99"] for line in own]),
         "scheduled": sum(line["scheduled"] for line in own),
         "sent": sum(line["sent"] for line in own),
     }
     for name in ("p50", "p99", "cpu_per_request"):
-        figures[f"{name}_ratio"] = round(figures[f"{name}_ns"] / figures[f"minimal_{name}_ns"], 3)
+        values = [line["response_ns"][name] if name in line["response_ns"] else line[f"{name}_ns"] for line in own]
+        others = [line[f"{name}_ns"] for line in least]
+        figures[f"{name}_ns"], figures[f"minimal_{name}_ns"] = middle(values), middle(others)
+        figures[f"{name}_ratio"] = round(statistics.median(a / b for a, b in zip(values, others, strict=True)), 3)
     figures["send_deviation"] = round(1 - figures["sent"] / figures["scheduled"], 6)
     figures["goals_met"] = figures["p99_ratio"] <= GOAL_P99_RATIO and figures["send_deviation"] <= GOAL_SENDS
     return figures
@@ -141,8 +138,8 @@ def maximum(port: int, options: argparse.Namespace) -> dict[str, Any]:
     wrk: list[int] = []
     for _ in range(options.rounds):
         arguments = ("http", url, "--closed", "--duration", f"{options.seconds}s", "--connections", 32)
-        own.append(generator(options.client_cpu, *arguments)["achieved_per_s"])
-        text = run(pinned(options.client_cpu, "wrk", "-t1", "-c32", f"-d{options.seconds}s", url))
+        own.append(generator(options, *arguments)["achieved_per_s"])
+        text = run(pinned(options.client_cpu, options, "wrk", "-t1", "-c32", f"-d{options.seconds}s", url))
         found = re.search(r"Requests/sec:\s+([\d.]+)", text)
         wrk.append(round(float(found[1])) if found else 0)
     return {"own_per_s": int(statistics.median(own)), "wrk_per_s": int(statistics.median(wrk))}
@@ -156,6 +153,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=3, help="length of a run (default: %(default)s)")
     parser.add_argument("--client-cpu", type=int, default=0, help="CPU of the clients (default: %(default)s)")
     parser.add_argument("--server-cpu", type=int, default=1, help="CPU of the server (default: %(default)s)")
+    parser.add_argument(
+        "--nice", type=int, default=0, help="niceness of servers and clients; below 0 needs root (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     return parser.parse_args()
 
@@ -168,8 +168,10 @@ def main() -> None:
             sys.exit(f"{program} is absent: run `cargo build --release --bins --examples` in {CRATE}")
     result: dict[str, Any] = {"version": 1, "memcached": []}
     port = free_port()
-    with server(pinned(chosen.server_cpu, "memcached", "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, "-u", "root"), port):
-        run(pinned(chosen.client_cpu, GENERATOR, "memcached", f"127.0.0.1:{port}", "--load-only"))
+    with server(
+        pinned(chosen.server_cpu, chosen, "memcached", "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, "-u", "root"), port
+    ):
+        run(pinned(chosen.client_cpu, chosen, GENERATOR, "memcached", f"127.0.0.1:{port}", "--load-only"))
         for rate in chosen.rates:
             figures = compare(rate, port, chosen)
             show(figures)
@@ -181,7 +183,7 @@ def main() -> None:
         (folder / "root").mkdir()
         (folder / "root/1k.bin").write_bytes(b"x" * 1024)
         (folder / "nginx.conf").write_text(NGINX_CONF.format(folder=folder, port=port), encoding="utf-8")
-        with server(pinned(chosen.server_cpu, "nginx", "-c", folder / "nginx.conf"), port):
+        with server(pinned(chosen.server_cpu, chosen, "nginx", "-c", folder / "nginx.conf"), port):
             result["nginx"] = maximum(port, chosen)
     nginx = result["nginx"]
     nginx["ratio"] = round(nginx["own_per_s"] / max(1, nginx["wrk_per_s"]), 3)
