@@ -7,6 +7,7 @@ and read back, never what was wished (invariant 6). How the parts are made and j
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import selectors
 import time
@@ -77,6 +78,14 @@ class SharesCores(Protocol):
         """Where that protects nobody."""
 
 
+@runtime_checkable
+class LooksOnce(Protocol):
+    """An actuator whose knobs cost less to read together than one by one."""
+
+    def one_look(self) -> contextlib.AbstractContextManager[None]:
+        """Answer every read until its end from one look, as long as nothing is written."""
+
+
 class Events(Protocol):
     """Where events go: record and front."""
 
@@ -116,6 +125,7 @@ class HostPlatform:
         self.node = node
         self._services = {service.name: service for service in services}
         self._actuators = actuators
+        self._looks_once = [actuator for actuator in actuators.values() if isinstance(actuator, LooksOnce)]
         self._enforcer = enforcer
         self._monitors = monitors
         self._selector = selector
@@ -169,10 +179,13 @@ class HostPlatform:
         """The interval that ends now: latency, use, the partition in force, and what became of earlier moves."""
         now_ns = self._clock()
         self._collect(now_ns)
-        for drift in self._enforcer.drift(now_ns):
-            self._events(*_told(drift))
+        with contextlib.ExitStack() as looks:
+            for actuator in self._looks_once:
+                looks.enter_context(actuator.one_look())
+            for drift in self._enforcer.drift(now_ns):
+                self._events(*_told(drift))
+            usage, populated, in_memory = self._use(now_ns)
         views = self._monitors.signal.views(now_ns)
-        usage, populated, in_memory = self._use(now_ns)
         outcomes, self._ended = tuple(self._ended), []
         return Observation(
             now_ns=now_ns,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -140,6 +141,10 @@ class NetworkActuator:
         """What reads the holders' traffic, through this actuator's socket; it knows of none where network is not managed."""
         return NetworkUsage(self._device, self.classes if self.pools()[0].managed else {})
 
+    def one_look(self) -> AbstractContextManager[None]:
+        """Answer every read until its end from one look at the device's classes, as long as nothing is written."""
+        return self._device.one_look()
+
     def close(self) -> None:
         """Give up the socket. Writes nothing."""
         self._device.close()
@@ -199,9 +204,7 @@ class NetworkActuator:
         return classify(able, self.classes, None if self._support.groups else self._v2_root)
 
     def _found_classes(self) -> Mapping[int, ClassState]:
-        with self._device.control("read the classes") as control:
-            found = control.classes()
-        return {class_id: state for class_id, state in found.items() if class_id & 0xFFFF0000 == HANDLE}
+        return {class_id: state for class_id, state in self._device.classes().items() if class_id & 0xFFFF0000 == HANDLE}
 
     def _root_text(self) -> str:
         return f"default {handle_text(REST_CLASS)}"
@@ -262,8 +265,8 @@ class NetworkUsage:
         if not self._classes:
             return {}
         found: Mapping[int, ClassState] = {}
-        with contextlib.suppress(KnobError), self._device.control("read the classes") as control:
-            found = control.classes()
+        with contextlib.suppress(KnobError):
+            found = self._device.classes()
         sent = {holder: found[class_id].sent_bytes for holder, class_id in self._classes.items() if class_id in found}
         before, elapsed_ns = self._before, now_ns - self._before_ns
         self._before, self._before_ns = sent, now_ns

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from actuators.network.classify import load_group_program
@@ -20,6 +20,7 @@ from actuators.network.tc import (
     ETH_P_IPV6,
     TC_H_INGRESS,
     TC_H_ROOT,
+    ClassState,
     Filter,
     GroupRule,
     HtbClass,
@@ -63,6 +64,8 @@ class Device:
         self._keep = keep
         self._route: RouteSocket | None = None
         self._control: TrafficControl | None = None
+        self._looking = False
+        self._seen: Mapping[int, ClassState] | None = None
 
     def __str__(self) -> str:
         return f"{self.name} in network namespace {self.namespace}" if self.namespace else self.name
@@ -86,6 +89,45 @@ class Device:
         finally:
             if not self._keep:
                 self.close()
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Until the block ends or a knob is written, what is asked of classes is answered from one list of them all.
+
+        In a tick ten classes are looked at; one by one that costs three times as much.
+        """
+        self._looking = True
+        try:
+            yield
+        finally:
+            self._looking, self._seen = False, None
+
+    def classes(self) -> Mapping[int, ClassState]:
+        """Every HTB class of the device, by id. Raises KnobError."""
+        if self._seen is not None:
+            return self._seen
+        with self.control("read the classes") as control:
+            found = control.classes()
+        if self._looking:
+            self._seen = found
+        return found
+
+    def one_class(self, class_id: int) -> ClassState | None:
+        """One HTB class; None where it (or its qdisc) does not exist. Raises KnobError."""
+        if self._looking:
+            return self.classes().get(class_id)
+        with self.control(f"read class {handle_text(class_id)}") as control:
+            try:
+                return control.one_class(class_id)
+            except OSError as error:
+                if error.errno in _GONE:
+                    return None
+                raise
+
+    def changing(self, doing: str) -> AbstractContextManager[TrafficControl]:
+        """As ``control``, for what changes something: what was seen before is forgotten."""
+        self._seen = None
+        return self.control(doing)
 
     def close(self) -> None:
         """Give up the socket; the next use opens another."""
@@ -133,7 +175,7 @@ class QdiscKnob:
     def write(self, value: str) -> None:
         """Make it; EEXIST if a qdisc with a handle is there already."""
         default = parse_handle(value.removeprefix("default "))
-        with self._device.control(f"set root qdisc {handle_text(HANDLE)} htb") as control:
+        with self._device.changing(f"set root qdisc {handle_text(HANDLE)} htb") as control:
             try:
                 control.add_root(HANDLE, default)
             except OSError as error:
@@ -149,7 +191,7 @@ class QdiscKnob:
         """Remove it where it was not, with everything that still hangs below it."""
         if old is None:
             if self.read() is not None:
-                with self._device.control(f"remove root qdisc {handle_text(HANDLE)}") as control:
+                with self._device.changing(f"remove root qdisc {handle_text(HANDLE)}") as control:
                     control.delete_root(HANDLE)
         elif not self.same(old, self.read()):
             self.write(old)
@@ -169,19 +211,14 @@ class ClassKnob:
 
     def read(self) -> str | None:
         """What it is set to, or None where it (or our qdisc) does not exist."""
-        with self._device.control(f"read class {handle_text(self._class_id)}") as control:
-            try:
-                return control.one_class(self._class_id).settings.text()
-            except OSError as error:
-                if error.errno in _GONE:
-                    return None
-                raise
+        found = self._device.one_class(self._class_id)
+        return None if found is None else found.settings.text()
 
     def write(self, value: str) -> None:
         """Make or change it."""
         settings = HtbClass.parse(value)
         doing = f"set class {handle_text(self._class_id)} to {settings.rate_bytes_per_s * 8} bit/s"
-        with self._device.control(doing) as control:
+        with self._device.changing(doing) as control:
             control.set_class(self._class_id, settings)
 
     def same(self, wanted: str, found: str | None) -> bool:
@@ -193,7 +230,7 @@ class ClassKnob:
         if old is not None:
             self.write(old)
             return
-        with self._device.control(f"remove class {handle_text(self._class_id)}") as control:
+        with self._device.changing(f"remove class {handle_text(self._class_id)}") as control:
             try:
                 control.delete_class(self._class_id)
             except OSError as error:
@@ -229,7 +266,7 @@ class FilterKnob:
     def write(self, value: str) -> None:
         """Put these rules in the place of whatever there is."""
         groups, ports = parse_filters(value)
-        with self._device.control("set the filters") as control:
+        with self._device.changing("set the filters") as control:
             control.flush_filters(HANDLE)
             for rule in groups:
                 program = load_group_program(rule.depth, rule.group_id)
@@ -249,7 +286,7 @@ class FilterKnob:
         if old is not None:
             self.write(old)
         elif self.read() is not None:
-            with self._device.control("remove the filters") as control:
+            with self._device.changing("remove the filters") as control:
                 control.flush_filters(HANDLE)
 
 
