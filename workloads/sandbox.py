@@ -255,6 +255,11 @@ class Sandbox:
             _ip("-n", name, "link", "set", "lo", "up")
 
 
+def living(cache: Path) -> tuple[str, ...]:
+    """The runs of this cache that are under way."""
+    return tuple(path.stem for path in sorted(cache.glob(f"{PREFIX}*.manifest")) if not Manifest(path).orphaned())
+
+
 def sweep(cache: Path, mounts: dict[str, Path]) -> tuple[str, ...]:
     """Clean up after earlier runs whose janitor died too; what is still there, or is nobody's as far as one can tell, is named."""
     notes: list[str] = []

@@ -17,7 +17,7 @@ import pytest
 from workloads.cleanup import clean, members, send_signal
 from workloads.machine import cgroup_mounts, cpu_plan
 from workloads.manifest import Kind, Manifest, ProcessId
-from workloads.sandbox import PREFIX, Sandbox, SandboxError, sweep
+from workloads.sandbox import PREFIX, Sandbox, SandboxError, living, sweep
 
 SEED = 7
 KILLED_AT = 12  # moments
@@ -134,7 +134,10 @@ def test_manifest_of_a_living_run_is_no_orphan(tmp_path: Path) -> None:
     manifest.add(Kind.PARENT, "1999999:1")
     manifest.add(Kind.JANITOR, str(ProcessId.of(os.getpid())))
     assert not manifest.orphaned()
-    manifest.path.unlink()
+    manifest.path.rename(tmp_path / f"{PREFIX}abc.manifest")
+    assert living(tmp_path) == (f"{PREFIX}abc",)
+    assert sweep(tmp_path, {}) == ()
+    assert living(tmp_path) == (f"{PREFIX}abc",)
     manifest.add(Kind.PARENT, "1999999:1")
     assert manifest.orphaned()
 

@@ -17,10 +17,10 @@ from workloads.demo.live import View
 from workloads.demo.plan import MEMCACHED, NGINX, PROGRAMS, STRESS, Plan
 from workloads.demo.plot import draw
 from workloads.demo.preflight import Machine
-from workloads.demo.results import summarise
+from workloads.demo.results import outcome, summarise
 from workloads.demo.trial import Stage, Trial, play
 from workloads.machine import block_device, cpu_model
-from workloads.sandbox import Group, Sandbox, sweep
+from workloads.sandbox import Group, Sandbox, SandboxError, living, sweep
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache"
@@ -46,6 +46,10 @@ def expected_s(options: Options, *, cached: bool) -> float:
 def run(machine: Machine, options: Options, view: View) -> dict[str, Any]:
     """Play the demo; the summary, which is also written. Raises SandboxError. Everything made is removed in any case."""
     options.results.mkdir(parents=True, exist_ok=True)
+    if alive := living(options.cache):
+        raise SandboxError(
+            f"another demo is running here ({', '.join(alive)}); two of them cannot manage the same CPU: wait for its end"
+        )
     for note in sweep(options.cache, machine.mounts):
         view.say(note)
     os.sched_setaffinity(0, machine.cpus.reserved)
@@ -87,10 +91,9 @@ def _play_all(box: Sandbox, groups: dict[str, Group], options: Options, view: Vi
     trials = []
     for manager in options.plan.managers:
         view.step(f"{manager}: starting services, best-effort job, controller and load")
-        trials.append(play(stage, manager))
-        if not view.is_live:
-            continue
-        view.say(f"{manager}: done")
+        trial = play(stage, manager)
+        trials.append(trial)
+        view.say(outcome(options.plan, stage.calibrations, trial))
     return trials
 
 

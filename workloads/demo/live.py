@@ -43,11 +43,6 @@ class View:
         if self._live:
             self._live.stop()
 
-    @property
-    def is_live(self) -> bool:
-        """Whether what is under way is drawn over."""
-        return self._live is not None
-
     def say(self, text: str) -> None:
         """One line that stays."""
         self._console.print(text, highlight=False, markup=False)

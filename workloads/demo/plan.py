@@ -26,8 +26,8 @@ MS = 1_000_000
 INTERVAL_NS = 500 * MS
 AFTER_NS = 20_000 * MS  # violations are also counted from here on, when a controller has had time to settle
 PERIOD_NS = 10 * MS  # of CPU bandwidth control
-STEP_MILLICORES = 50
-FLOOR_MILLICORES = 100
+STEP_MILLICORES = 100  # with less, each step of a ramp is a violation that the next step has to cure
+FLOOR_MILLICORES = 200
 MANAGED_MILLICORES = 1000
 SCAN_MILLICORES = MANAGED_MILLICORES - FLOOR_MILLICORES  # the most that a service can ever hold beside another one
 # The paper's 1 GB is of a machine with 120 GB and services of up to 18; these use a few MB.
@@ -62,7 +62,7 @@ class Timeline:
         return int(self.length_s * 1e9) // INTERVAL_NS
 
 
-FULL = Timeline(settle_s=20, quiet_s=6, rise_s=14, high_s=10, fall_s=5, low_s=15)
+FULL = Timeline(settle_s=20, quiet_s=4, rise_s=14, high_s=12, fall_s=5, low_s=15)
 QUICK = Timeline(settle_s=7, quiet_s=0, rise_s=7, high_s=5, fall_s=2, low_s=4)
 
 
@@ -82,9 +82,9 @@ class Plan:
     seed: int = 1
     managers: tuple[str, ...] = MANAGERS
     quick: bool = False
-    ramp_low: float = 0.20  # memcached
-    ramp_high: float = 0.55
-    hold: float = 0.20  # nginx
+    ramp_low: float = 0.10  # memcached
+    ramp_high: float = 0.65
+    hold: float = 0.15  # nginx
 
     def profiles(self, calibrations: dict[str, Calibration]) -> dict[str, Profile]:
         """The load of each service: one ramps, the other holds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workloads.demo.calibration import Scan
-from workloads.demo.plan import AFTER_NS, INTERVAL_NS, MS, PROGRAMS, STRESS, Plan
+from workloads.demo.plan import AFTER_NS, INTERVAL_NS, MS, PROGRAMS, STRESS, Calibration, Plan
 from workloads.demo.trial import CpuSample, Trial
 from workloads.intervals import PERCENTILE, Window, intervals, merge
 
@@ -120,6 +120,16 @@ def cpu_use(samples: Sequence[CpuSample], name: str) -> tuple[tuple[int, float],
         (after.at_ns, (after.used_ns[name] - before.used_ns[name]) / (after.at_ns - before.at_ns))
         for before, after in itertools.pairwise(samples)
     )
+
+
+def outcome(plan: Plan, calibrations: Mapping[str, Calibration], trial: Trial) -> str:
+    """A trial in one line."""
+    parts = []
+    for program in PROGRAMS:
+        target_ns = calibrations[program.name].target_ns
+        verdict = judge(trial, program.name, target_ns=target_ns, settle_ns=round(plan.timeline.settle_s * 1e9))
+        parts.append(f"{program.name} violated in {verdict.violations} of {verdict.intervals} intervals")
+    return f"{trial.manager}: {', '.join(parts)}; best effort {best_effort_ops_per_s(trial):.0f} operations/s"
 
 
 def summarise(
