@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import math
 import types
 import typing
@@ -25,22 +26,25 @@ class CodecError(ValueError):
     """The data does not have the shape that its type asks for; the message says where and what was expected."""
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401, PLR0911 - JSON has no narrower type; one return for each kind of value
+Encoder = Callable[[Any], Any]
+_PLAIN = frozenset({int, str, bool, type(None)})
+_COMPACT = json.JSONEncoder(separators=(",", ":"), check_circular=False)  # made once: making it costs as much as a short message
+
+
+def compact_json(value: object) -> bytes:
+    """Plain values, as ``to_json`` gives them, as text without blanks."""
+    return _COMPACT.encode(value).encode()
+
+
+def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """The value as plain dicts, lists, strings, numbers, booleans and None."""
     kind = type(value)
-    if value is None or kind in (int, str, bool):
+    if kind in _PLAIN:
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, PoolKey):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {_key(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_json(item) for item in value]
-    return {name: to_json(getattr(value, name)) for name in _field_names(kind)}
+    encode = _ENCODERS.get(kind)
+    if encode is None:  # once for each type: there are hundreds of values in a tick
+        encode = _ENCODERS[kind] = _encoder(kind)
+    return encode(value)
 
 
 def from_json(kind: type[T], data: object) -> T:
@@ -54,20 +58,48 @@ def pool_key(text: str) -> PoolKey:
     return PoolKey(Resource(name), int(domain) if domain else None)
 
 
+_ENCODERS: dict[type, Encoder] = {}
+
+
+def _encoder(kind: type) -> Encoder:
+    """How values of this very type are encoded."""
+    if issubclass(kind, float):
+        return lambda value: value if math.isfinite(value) else str(value)
+    if issubclass(kind, enum.Enum):
+        return lambda value: value.value
+    if issubclass(kind, PoolKey):
+        return str
+    if issubclass(kind, Mapping):
+        return lambda value: {_key(key): to_json(item) for key, item in value.items()}
+    if issubclass(kind, (tuple, list)):
+        return lambda value: [to_json(item) for item in value]
+    return _dataclass_encoder(kind)
+
+
+def _dataclass_encoder(kind: type) -> Encoder:
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"cannot encode {kind.__name__}")
+    names = tuple(field.name for field in dataclasses.fields(kind))
+
+    def encoded(value: object) -> dict[str, Any]:
+        fields = {name: getattr(value, name) for name in names}
+        for name, item in fields.items():
+            if type(item) not in _PLAIN:
+                fields[name] = to_json(item)
+        return fields
+
+    return encoded
+
+
 def _key(key: object) -> str:
-    return str(key.value) if isinstance(key, enum.Enum) else str(key)
+    if type(key) is str:
+        return key
+    return _pool_text(key) if isinstance(key, PoolKey) else str(key.value if isinstance(key, enum.Enum) else key)
 
 
-_FIELD_NAMES: dict[type, tuple[str, ...]] = {}  # asked for at every tick
-
-
-def _field_names(kind: type) -> tuple[str, ...]:
-    names = _FIELD_NAMES.get(kind)
-    if names is None:
-        if not dataclasses.is_dataclass(kind):
-            raise TypeError(f"cannot encode {kind.__name__}")
-        names = _FIELD_NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind))
-    return names
+@functools.cache
+def _pool_text(key: PoolKey) -> str:
+    return str(key)
 
 
 Decoder = Callable[[object, str], object]

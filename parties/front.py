@@ -6,11 +6,10 @@ what a slow front does not take is dropped and counted (invariant 5).
 
 from __future__ import annotations
 
-import json
 import socket
-from collections import Counter
 from collections.abc import Mapping
 
+from parties.codec import compact_json
 from parties.model import (
     BEST_EFFORT,
     IDLE,
@@ -28,13 +27,15 @@ from parties.record import Timing
 MESSAGE_VERSION = 1
 
 
-def amounts_of(partition: Partition, node: Node, holder: Holder) -> dict[str, int]:
-    """What a holder has of each managed resource, summed over domains, by resource name, in base units."""
-    amounts: Counter[str] = Counter()
+def amounts_of(partition: Partition, node: Node) -> dict[Holder, dict[str, int]]:
+    """What each holder has of each managed resource, summed over domains, by resource name, in base units."""
+    amounts: dict[Holder, dict[str, int]] = {}
     for pool in node.managed_pools():
-        if holder in partition.amounts.get(pool.key, {}):
-            amounts[pool.key.resource.value] += partition.amount(pool.key, holder)
-    return dict(amounts)
+        name = pool.key.resource.value
+        for holder, amount in partition.amounts.get(pool.key, {}).items():
+            held = amounts.setdefault(holder, {})
+            held[name] = held.get(name, 0) + amount
+    return amounts
 
 
 def usage_of(usage: Usage) -> dict[str, int]:
@@ -47,6 +48,7 @@ def tick_message(
     node: Node, services: Mapping[str, Service], observation: Observation, decision: Decision, timing: Timing
 ) -> dict[str, object]:
     """The snapshot of one tick. Quantities are integers with their unit in the name."""
+    amounts = amounts_of(observation.partition, node)
     return {
         "version": MESSAGE_VERSION,
         "type": "tick",
@@ -71,15 +73,15 @@ def tick_message(
         ],
         "migration": decision.migration.service if decision.migration else None,
         "services": {
-            name: _service_message(node, services[name], seen, observation.partition, decision.slack.get(name))
+            name: _service_message(services[name], seen, amounts.get(name, {}), decision.slack.get(name))
             for name, seen in observation.services.items()
         },
         "best_effort": {
             "present": observation.best_effort_present,
-            "amounts": amounts_of(observation.partition, node, BEST_EFFORT),
+            "amounts": amounts.get(BEST_EFFORT, {}),
             "usage": usage_of(observation.best_effort),
         },
-        "idle": {"amounts": amounts_of(observation.partition, node, IDLE)},
+        "idle": {"amounts": amounts.get(IDLE, {})},
         "lateness_ns": timing.lateness_ns,
         "missed": timing.missed_ticks,
         "tick_cpu_ns": timing.cpu_ns,
@@ -87,7 +89,7 @@ def tick_message(
 
 
 def _service_message(
-    node: Node, service: Service, seen: ServiceObservation, partition: Partition, slack: float | None
+    service: Service, seen: ServiceObservation, amounts: Mapping[str, int], slack: float | None
 ) -> dict[str, object]:
     view = seen.latency
     finite = slack is not None and abs(slack) != float("inf")
@@ -106,7 +108,7 @@ def _service_message(
         "unsent": view.unsent,
         "outstanding": view.outstanding,
         "oldest_outstanding_ns": view.oldest_outstanding_ns,
-        "amounts": amounts_of(partition, node, service.name),
+        "amounts": amounts,
         "usage": usage_of(seen.usage),
     }
 
@@ -149,7 +151,7 @@ class FrontFeed:
         if self._front is None:
             return
         try:
-            self._front.send(json.dumps(message, separators=(",", ":")).encode())
+            self._front.send(compact_json(message))
         except BlockingIOError:
             self.dropped += 1
         except OSError:  # the front went away: the control process notices at its own end of the socket

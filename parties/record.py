@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from parties import __version__
-from parties.codec import CodecError, from_json, to_json
+from parties.codec import CodecError, compact_json, from_json, to_json
 from parties.model import Decision, Node, Observation, Service
 from parties.settings import ControlSettings
 
@@ -101,7 +101,7 @@ class RecordWriter:
     def _line(self, kind: str, body: object) -> None:
         if self.failure is not None:
             return
-        data = json.dumps({kind: body}, separators=(",", ":")).encode() + b"\n"
+        data = compact_json({kind: body}) + b"\n"
         try:
             if os.write(self._fd, data) != len(data):
                 self.failure = f"record {self.path} stopped: the disk took only part of a line; free space and restart"
