@@ -204,8 +204,14 @@ class Enforcer:
         busy = {ref for run in self._runs.values() for ref in run.refs}
         events: list[Drift] = []
         for ref, state in self._table.items():
-            if state.expected is not None and not state.yielded and not (busy and ref in busy):
-                events += self._examine(state, state.expected, now_ns)
+            expected = state.expected
+            if expected is None or state.yielded or (busy and ref in busy):
+                continue
+            found, error = _look(state.knob)
+            if state.agreed == (expected, found) and error is None and not state.gone and not state.unreadable:
+                state.in_force = found
+                continue  # nearly always, and much cheaper than to take both values apart again
+            events += self._examine(state, expected, found, error, now_ns)
         return events
 
     def _obstacle(self, writes: Sequence[KnobWrite], now_ns: int) -> str:
@@ -399,16 +405,13 @@ class Enforcer:
 
     # Foreign writers
 
-    def _examine(self, state: _State, expected: str, now_ns: int) -> list[Drift]:
-        found, error = _look(state.knob)
+    def _examine(self, state: _State, expected: str, found: str | None, error: OSError | None, now_ns: int) -> list[Drift]:
         if error is not None:
             return self._examine_error(state, expected, error)
         state.unreadable = False
         if state.gone:
             return self._examine_returned(state, expected, found, now_ns)
         state.in_force = found
-        if state.agreed == (expected, found):  # nearly always, and much cheaper than to take both apart again
-            return []
         if state.knob.same(expected, found):
             state.contest.settled()
             state.agreed = expected, found

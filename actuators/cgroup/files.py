@@ -37,7 +37,9 @@ class KeptFile:
     def read(self) -> str:
         """The whole text."""
         try:
-            return self._read_all(self._open())
+            fd = self._fd if self._fd >= 0 else self._open()
+            text = os.pread(fd, _CHUNK_BYTES, 0)
+            return (text if len(text) < _SURELY_LAST_BYTES else self._with_rest(fd, text)).decode()
         except OSError as error:
             self._forget_if(error)
             raise KnobError(error.errno, f"{self.path}: cannot read: {error.strerror}") from error
@@ -72,13 +74,12 @@ class KeptFile:
         return self._fd
 
     @staticmethod
-    def _read_all(fd: int) -> str:
-        text = b""
+    def _with_rest(fd: int, text: bytes) -> bytes:
         while chunk := os.pread(fd, _CHUNK_BYTES, len(text)):
             text += chunk
             if len(chunk) < _SURELY_LAST_BYTES:
                 break
-        return text.decode()
+        return text
 
     def _write_all(self, fd: int, data: bytes) -> None:
         if self._ordinary:
