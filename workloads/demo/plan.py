@@ -62,7 +62,7 @@ class Timeline:
         return int(self.length_s * 1e9) // INTERVAL_NS
 
 
-FULL = Timeline(settle_s=20, quiet_s=4, rise_s=14, high_s=12, fall_s=5, low_s=15)
+FULL = Timeline(settle_s=20, quiet_s=3, rise_s=16, high_s=12, fall_s=5, low_s=14)
 QUICK = Timeline(settle_s=7, quiet_s=0, rise_s=7, high_s=5, fall_s=2, low_s=4)
 
 
@@ -83,7 +83,7 @@ class Plan:
     managers: tuple[str, ...] = MANAGERS
     quick: bool = False
     ramp_low: float = 0.10  # memcached
-    ramp_high: float = 0.65
+    ramp_high: float = 0.75
     hold: float = 0.15  # nginx
 
     def profiles(self, calibrations: dict[str, Calibration]) -> dict[str, Profile]:
