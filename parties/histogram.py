@@ -134,7 +134,7 @@ class Histogram:
             return histogram
         indexes, counts = flat[::2], flat[1::2]
         try:
-            buckets, values = array("H", indexes), array("Q", counts)  # refuse what is not an integer, negative or far too large
+            buckets, values = array("I", indexes), array("Q", counts)  # refuse what is not an integer, negative or far too large
         except (TypeError, OverflowError):
             raise HistogramError(_first_fault(flat)) from None
         # Sorted and none twice: ascending, checked without a loop in Python.

@@ -255,20 +255,23 @@ class HostPlatform:
         outcome = self._enforcer.apply(self._actuators[key.resource].writes(placement, self._placement), now_ns)
         if outcome.status is MoveStatus.PENDING and outcome.ticket is not None:
             self._pending[outcome.ticket] = moves
-        else:
-            self._end(moves, outcome.status, outcome.detail, now_ns)
+            return
+        if outcome.status is MoveStatus.DONE:
+            self._partition, self._placement = placement.partition, placement
+        self._end(moves, outcome.status, outcome.detail, now_ns)
 
     def _collect(self, now_ns: int) -> None:
         for ticket, outcome in self._enforcer.poll(now_ns):
             moves = self._pending.pop(ticket, None)
             if moves is not None:
+                if outcome.status is MoveStatus.DONE:  # placed anew, as other pools may have changed meanwhile
+                    self._partition = self._partition.after(moves)
+                    self._placement = place(self.node, self._partition, self._placement)
                 self._end(moves, outcome.status, outcome.detail, now_ns)
 
     def _end(self, moves: tuple[Move, ...], status: MoveStatus, detail: str, now_ns: int) -> None:
         """Moves that are through, or were rolled back."""
         if status is MoveStatus.DONE:
-            self._partition = self._partition.after(moves)
-            self._placement = place(self.node, self._partition, self._placement)
             for holder in self._services.keys() & {holder for move in moves for holder in (move.giver, move.taker)}:
                 self._monitors.signal.note_change(holder, now_ns)
         else:
