@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from parties.histogram import MAX_VALUE, Histogram, HistogramError
 
@@ -46,6 +47,7 @@ class Hello:
 _STRINGS = ("service", "client")
 _REQUIRED = ("sequence", "window_start_ns", "window_end_ns", "completed")
 _OPTIONAL = ("scheduled", "sent", "failed", "unsent", "outstanding", "oldest_outstanding_ns")
+_counts_of = itemgetter(*_REQUIRED, *_OPTIONAL)
 _FIELDS = frozenset({"version", "histogram", *_STRINGS, *_REQUIRED, *_OPTIONAL})
 
 
@@ -154,6 +156,10 @@ def _check_types(message: dict[str, object]) -> None:
     for name in _STRINGS:
         if type(message[name]) is not str:
             raise MessageError(f"field '{name}' is {_shown(message[name])}; it must be a string")
+    if len(message) == len(_FIELDS):  # all at once, the usual case
+        values = _counts_of(message)
+        if set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= MAX_VALUE:
+            return
     for name in (*_REQUIRED, *_OPTIONAL):
         value = message.get(name, 0)
         if type(value) is not int or not 0 <= value <= MAX_VALUE:

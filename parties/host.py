@@ -153,11 +153,12 @@ class HostPlatform:
         half_ns = (deadline_ns - now_ns) // 2
         for look_ns in (now_ns + half_ns, deadline_ns - min(half_ns, LEAD_NS)):
             if not self._attend_until(look_ns):
-                return False
-            while self._clock() < deadline_ns and (ready := self._sources.select(0)):
-                for key, mask in ready:
-                    key.data(mask)
-        return self._attend_until(deadline_ns)
+                break
+            self._take_in(deadline_ns)
+        if self._attend_until(deadline_ns):
+            return True
+        self._take_in(deadline_ns)  # so that the last counters tell of all that was sent
+        return False
 
     def start(self, partition: Partition | None, *, best_effort_idle_class: bool) -> None:
         """Put a fresh start's partition in force, or the idle class alone, or nothing. Raises StartError."""
@@ -228,6 +229,12 @@ class HostPlatform:
             if self._pending:  # the sooner a slow write counts as done, the more of the interval is of the new allocation
                 self._collect(self._clock())
         return False
+
+    def _take_in(self, deadline_ns: int) -> None:
+        """Read what has come from the sources, but not beyond the deadline."""
+        while self._clock() < deadline_ns and (ready := self._sources.select(0)):
+            for key, mask in ready:
+                key.data(mask)
 
     def _use(self, now_ns: int) -> tuple[Mapping[Holder, Usage], Mapping[Holder, bool], Mapping[Holder, bool | None]]:
         """Use, presence and classification; where the monitor fails nothing is known of them, and the tick goes on."""
