@@ -180,10 +180,11 @@ class _ServiceSignal:
         oldest = self._number(now_ns - self._settings.longest_window_ns - 2 * self._interval_ns)
         while self._bins and (number := next(iter(self._bins))) < oldest:  # in the order of arrival: nearly ascending
             del self._bins[number]
-        gone = [name for name, client in self._clients.items() if now_ns - client.window_end_ns >= self._stale_after_ns]
+        before_ns = now_ns - self._stale_after_ns
+        gone = [name for name, client in self._clients.items() if client.window_end_ns <= before_ns]
         for name in gone:
             del self._clients[name]
-        self._counters["clients_gone"] += len(gone)
+            self._counters["clients_gone"] += 1
 
     def _interval(self, last: int) -> _Interval:
         """The interval up to the newest bin.
@@ -195,14 +196,20 @@ class _ServiceSignal:
         late = usual if self._touched is None else self._touched
         first = max(min(usual, late), last - 2 * self._settings.sub_intervals + 1)
         bins = self._stretch(first, last)
+        scheduled = completed = failed = unsent = 0
+        for item in bins:
+            scheduled += item.scheduled
+            completed += item.completed
+            failed += item.failed
+            unsent += item.unsent
         return _Interval(
             first=first,
             last=last,
             bins=bins,
-            scheduled=sum(item.scheduled for item in bins),
-            completed=sum(item.completed for item in bins),
-            failed=sum(item.failed for item in bins),
-            unsent=sum(item.unsent for item in bins),
+            scheduled=scheduled,
+            completed=completed,
+            failed=failed,
+            unsent=unsent,
             outstanding=sum(client.outstanding for client in self._clients.values()),
             ages_ns=[client.oldest_outstanding_ns for client in self._clients.values() if client.outstanding],
         )

@@ -203,6 +203,8 @@ class ClassKnob:
     def __init__(self, device: Device, class_id: int) -> None:
         self._device = device
         self._class_id = class_id
+        self._settings: HtbClass | None = None  # as last read, and in words
+        self._text = ""
 
     @property
     def ref(self) -> KnobRef:
@@ -212,7 +214,11 @@ class ClassKnob:
     def read(self) -> str | None:
         """What it is set to, or None where it (or our qdisc) does not exist."""
         found = self._device.one_class(self._class_id)
-        return None if found is None else found.settings.text()
+        if found is None:
+            return None
+        if found.settings is not self._settings:
+            self._settings, self._text = found.settings, found.settings.text()
+        return self._text
 
     def write(self, value: str) -> None:
         """Make or change it."""

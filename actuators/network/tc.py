@@ -7,6 +7,7 @@ is read back is exactly what was written: the kernel rounds nothing.
 from __future__ import annotations
 
 import errno
+import functools
 import socket
 import struct
 from collections.abc import Iterable, Mapping
@@ -240,10 +241,21 @@ def unpack_class(body: bytes) -> tuple[int, ClassState] | None:
     found = attributes(body, _TCMSG.size)
     if found.get(_TCA_KIND) != b"htb\0":
         return None
-    options = attributes(found[_TCA_OPTIONS])
-    rate, ceil, buffer, ceil_buffer, quantum, _level, priority = _PARAMETERS.unpack(options[_TCA_HTB_PARMS])
-    settings = HtbClass(
+    settings = _unpack_settings(
         class_id & 0xFFFF0000 if parent == TC_H_ROOT else parent,  # a class right below the qdisc shows "root"
+        found[_TCA_OPTIONS],
+    )
+    counters = attributes(found.get(_TCA_STATS2, b"")).get(_TCA_STATS_BASIC)
+    return class_id, ClassState(settings, _WORD64.unpack_from(counters)[0] if counters else 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _unpack_settings(parent: int, packed: bytes) -> HtbClass:
+    """What a class is set to; remembered, as it is asked for in every tick and seldom changes."""
+    options = attributes(packed)
+    rate, ceil, buffer, ceil_buffer, quantum, _level, priority = _PARAMETERS.unpack(options[_TCA_HTB_PARMS])
+    return HtbClass(
+        parent,
         _unpack_rate(rate, options.get(_TCA_HTB_RATE64)),
         _unpack_rate(ceil, options.get(_TCA_HTB_CEIL64)),
         buffer,
@@ -251,8 +263,6 @@ def unpack_class(body: bytes) -> tuple[int, ClassState] | None:
         quantum,
         priority,
     )
-    counters = attributes(found.get(_TCA_STATS2, b"")).get(_TCA_STATS_BASIC)
-    return class_id, ClassState(settings, _WORD64.unpack_from(counters)[0] if counters else 0)
 
 
 def _pack_rate(rate: int) -> bytes:
