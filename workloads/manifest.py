@@ -81,9 +81,13 @@ class Manifest:
             os.close(handle)
 
     def entries(self) -> tuple[Entry, ...]:
-        """What was written down; a line cut short by a crash is left out, as what it names was not made."""
+        """What was written down; a line cut short by a crash is left out, as what it names was not made. Nothing once it is gone."""
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:  # its janitor has just done its work
+            return ()
         found = []
-        for line in self.path.read_text().splitlines():
+        for line in text.splitlines():
             try:
                 record = json.loads(line)
                 found.append(Entry(Kind(record["kind"]), str(record["name"])))

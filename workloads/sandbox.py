@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from actuators.cgroup.hierarchy import Hierarchies, SetupError
+from actuators.cgroup.libcgroup import Libcgroup
 from workloads import launch
 from workloads.cleanup import clean, send_signal
 from workloads.janitor import READY
@@ -127,8 +129,7 @@ class Sandbox:
     def group(self, name: str) -> Group:
         """Make the child group of that name, on the managed CPUs."""
         group = Group(f"/{self._parent}/{name}", {key: root / self._parent / name for key, root in self._mounts.items()})
-        for directory in set(group.directories.values()):  # controllers may be mounted jointly
-            directory.mkdir()  # below a group that the manifest names
+        self._create(f"{self._parent}/{name}")  # below a group that the manifest names
         self._pin(group.directories["cpuset"])
         return group
 
@@ -227,11 +228,17 @@ class Sandbox:
         for root in (freezer, *sorted(set(self._mounts.values()) - {freezer})):
             directory = root / self._parent
             self._manifest.add(Kind.KILL_GROUP if root == freezer else Kind.GROUP, str(directory))
-            directory.mkdir()
+        self._create(self._parent)
         self._harness_group.mkdir()
         self._pin(self._mounts["cpuset"] / self._parent)
         (self._mounts["cpu"] / self._parent / "cpu.shares").write_text(str(PARENT_SHARES))
         self._make_network()
+
+    def _create(self, path: str) -> None:
+        try:
+            Libcgroup(Hierarchies(self._mounts)).create(tuple(self._mounts), path)
+        except SetupError as error:
+            raise SandboxError(f"control group {path}: {error}") from error
 
     def _pin(self, directory: Path) -> None:
         (directory / "cpuset.mems").write_text((directory.parent / "cpuset.mems").read_text())
