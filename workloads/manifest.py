@@ -81,7 +81,7 @@ class Manifest:
             os.close(handle)
 
     def entries(self) -> tuple[Entry, ...]:
-        """What was written down; a line cut short by a crash is left out, as what it names was not made. Nothing once it is gone."""
+        """What was written down; a line cut short by a crash is left out, as what it names was not made. Empty once gone."""
         try:
             text = self.path.read_text()
         except FileNotFoundError:  # its janitor has just done its work
