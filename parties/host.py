@@ -39,7 +39,8 @@ from parties.model import (
 )
 from parties.placement import Placement, place
 
-LEAD_NS = 5_000_000  # latency is taken in for the last time so long before a tick, or in the middle of a shorter wait
+LEAD_NS = 5_000_000  # latency is taken in so long before a tick, or in the middle of a shorter wait
+LONGEST_UNREAD_NS = NS_PER_S // 2  # and not later than this, as what is not read fills the senders' buffers
 START_LIMIT_NS = 30 * NS_PER_S
 POLL_AT_START_NS = NS_PER_S // 50
 
@@ -105,8 +106,8 @@ class Monitors:
 class HostPlatform:
     """This machine as a platform. It owns none of its parts but the usage monitor; knobs are put back by ``parties.assembly``.
 
-    ``selector`` has what is attended to as it comes. ``sources`` has what may wait (latency): it is looked at twice in an interval,
-    as one message by itself costs twice what it costs among others.
+    ``selector`` has what is attended to as it comes. ``sources`` has what may wait (latency): it is looked at shortly before the
+    tick, as one message by itself costs twice what it costs among others.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a machine, each given by name
@@ -150,11 +151,10 @@ class HostPlatform:
     def wait_until(self, deadline_ns: int) -> bool:
         """Take in what arrives until the deadline. Each reader does a bounded amount of work, so that none delays the tick."""
         now_ns = self._clock()
-        half_ns = (deadline_ns - now_ns) // 2
-        for look_ns in (now_ns + half_ns, deadline_ns - min(half_ns, LEAD_NS)):
-            if not self._attend_until(look_ns):
-                break
+        last_look_ns = deadline_ns - min((deadline_ns - now_ns) // 2, LEAD_NS)
+        while now_ns < last_look_ns and self._attend_until(min(last_look_ns, now_ns + LONGEST_UNREAD_NS)):
             self._take_in(deadline_ns)
+            now_ns = self._clock()
         if self._attend_until(deadline_ns):
             return True
         self._take_in(deadline_ns)  # so that the last counters tell of all that was sent

@@ -20,10 +20,10 @@ from typing import Self
 from parties.histogram import Histogram
 
 WINDOWS_PER_INTERVAL = 5  # of 100 ms at the usual interval of 500 ms
-SAMPLES_PER_WINDOW = 1000
+SAMPLES_PER_WINDOW = 1000  # on average; how many there are differs from window to window
 PHASE_INTERVALS = 6  # between two changes of the script
 VARIANTS = 16  # of the histograms of each level, so that no two windows in a row are alike
-_SIGMA = 0.2  # of the logarithm of latency: about 150 occupied buckets for a thousand samples
+_SIGMA = 0.17  # of the logarithm of latency: about 150 occupied buckets for a thousand samples
 _Z99 = 2.326  # the normal distribution's 99th percentile
 _VIOLATING_PHASES = 0.5
 
@@ -112,6 +112,11 @@ class Feed:
             link.send(data)
         except BlockingIOError:
             self.lost += 1
+
+
+def _samples(rng: random.Random) -> int:
+    """Requests in a window of Poisson arrivals, near enough."""
+    return round(rng.gauss(SAMPLES_PER_WINDOW, math.sqrt(SAMPLES_PER_WINDOW)))
 
 
 def _text(values: Histogram) -> str:
