@@ -274,6 +274,7 @@ def _measure(chosen: argparse.Namespace, cpus: CpuPlan) -> dict[str, object]:
     print(f"\ngoals not reached: {', '.join(short)}" if short else "\ngoals reached")
     return {
         "version": VERSION,
+        "sandbox": box.run,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": shlex.join(["python", "-m", "workloads.bench_control", *sys.argv[1:]]),
         "machine": machine,
