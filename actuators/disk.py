@@ -17,7 +17,7 @@ from pathlib import Path
 
 from actuators.cgroup.group import ControlGroup, Controller, Direction, GroupLayer
 from actuators.cgroup.hierarchy import SetupError
-from actuators.holders import HolderGroups, ManagedGroups, effect, split
+from actuators.holders import HolderGroups, ManagedGroups, changes, effect, split
 from parties.knob import KnobWrite
 from parties.model import BEST_EFFORT, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
@@ -133,11 +133,8 @@ class DiskActuator:
         plan: list[KnobWrite] = []
         if self._reason:
             return plan
-        for holder in self._groups:
-            new = placement.partition.amount(self._key, holder)
-            old = None if before is None else before.partition.amount(self._key, holder)
-            if new != old:
-                plan += self._throttles(holder, new, old)
+        for change in changes(self._groups, self._key, placement, before):
+            plan += self._throttles(*change)
         return plan
 
     def read_back(self) -> Mapping[PoolKey, Mapping[Holder, int]]:

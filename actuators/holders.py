@@ -6,14 +6,15 @@ over goes to the first groups, one unit each, so that the sum is always the amou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from actuators.cgroup.files import vanished
 from actuators.cgroup.group import ControlGroup, Controller, GroupLayer
 from actuators.cgroup.hierarchy import GroupMissingError, SetupError
 from parties.knob import Effect, KnobError
-from parties.model import BEST_EFFORT, SPECIAL_HOLDERS, Holder
+from parties.model import BEST_EFFORT, SPECIAL_HOLDERS, Holder, PoolKey
+from parties.placement import Placement
 
 T = TypeVar("T")
 
@@ -90,6 +91,23 @@ def check_disjoint(managed: ManagedGroups) -> None:
                 raise SetupError(f"{path}: given to {holder} and to {owner}; each control group belongs to one")
             if path.startswith(other + "/") or other.startswith(path + "/"):
                 raise SetupError(f"{path} of {holder} and {other} of {owner}: one lies below the other; give groups side by side")
+
+
+class Change(NamedTuple):
+    """What a holder is to have of a pool and what it has; ``old`` is None at the start, where that has to be read."""
+
+    holder: Holder
+    new: int
+    old: int | None
+
+
+def changes(holders: Iterable[Holder], pool: PoolKey, placement: Placement, before: Placement | None) -> Iterator[Change]:
+    """The holders whose amount of a pool changes; at the start all of them."""
+    for holder in holders:
+        new = placement.partition.amount(pool, holder)
+        old = None if before is None else before.partition.amount(pool, holder)
+        if new != old:
+            yield Change(holder, new, old)
 
 
 def split(amount: int, parts: int) -> tuple[int, ...]:

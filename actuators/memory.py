@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from actuators.cgroup.group import ControlGroup, Controller, GroupLayer
 from actuators.cgroup.hierarchy import SetupError
 from actuators.cgroup.v1_knobs import PAGE_BYTES
-from actuators.holders import HolderGroups, ManagedGroups, effect, split
+from actuators.holders import HolderGroups, ManagedGroups, changes, effect, split
 from parties.knob import Effect, KnobWrite
 from parties.model import Domain, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
@@ -64,11 +64,7 @@ class MemoryActuator:
         plan: list[KnobWrite] = []
         if self._reason:
             return plan
-        for holder in self._groups:
-            new = placement.partition.amount(self._key, holder)
-            old = None if before is None else before.partition.amount(self._key, holder)
-            if new == old:
-                continue
+        for holder, new, old in changes(self._groups, self._key, placement, before):
             for group, limit in zip(self._groups.of(holder), self._limits(holder, new), strict=True):
                 change = effect(self._in_force(group), limit) if old is None else effect(old, new)
                 plan.append(KnobWrite(group.memory_limit, str(limit), holder, change, slow=change is Effect.TAKE))

@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+from actuators.holders import changes
 from actuators.network.classify import Classification, Recognised, classify, service
 from actuators.network.knobs import (
     HANDLE,
@@ -118,9 +119,8 @@ class NetworkActuator:
         if before is None:
             return self._layout(placement)
         writes = [
-            self._class_write(holder, placement.partition.amount(POOL, holder), before.partition.amount(POOL, holder))
-            for holder in self.classes
-            if placement.partition.amount(POOL, holder) != before.partition.amount(POOL, holder)
+            self._class_write(holder, new, new if old is None else old)
+            for holder, new, old in changes(self.classes, POOL, placement, before)
         ]
         return [*writes, *self._filter_writes()]
 
