@@ -23,7 +23,8 @@ SEED = 7
 KILLED_AT = 12  # moments
 LIMIT_S = 30.0
 
-# A run like the demo's: it makes a sandbox, groups and processes, some of which have children and ignore SIGTERM.
+# A run like the demo's: it makes a sandbox, groups and processes, some of which have children and ignore SIGTERM, one of which is
+# frozen. Its daemon writes down whether the load was still there when it was stopped.
 RUN = """
 import sys, time
 from pathlib import Path
@@ -35,9 +36,14 @@ with Sandbox(cache=Path(sys.argv[1]), mounts=cgroup_mounts(), cpus=cpu_plan()) a
     for name in ("memcached", "nginx", "best-effort"):
         group = box.group(name)
         box.spawn(name, ["sh", "-c", STUBBORN], group=group, namespace=box.server_namespace)
-    daemon = box.spawn("daemon", ["sh", "-c", "trap 'echo restored > stopped; exit 0' TERM; while :; do sleep 0.05; done"])
+    load = box.spawn("load", ["sleep", "1000"], namespace=box.client_namespace)
+    time.sleep(0.3)
+    group.write("freezer", "freezer.state", "FROZEN")
+    restore = f"sleep 0.5; grep -q sleep /proc/{load.popen.pid}/cmdline && touch {sys.argv[1]}/stopped-first; exit 0"
+    daemon = box.spawn("daemon", ["sh", "-c", f"trap '{restore}' TERM; touch trapped; while :; do sleep 0.05; done"])
     box.declare_daemon(daemon)
-    box.spawn("load", ["sleep", "1000"], namespace=box.client_namespace)
+    while not (box.directory / "trapped").exists():
+        time.sleep(0.01)
     print("ready", flush=True)
     time.sleep(1000)
 """
@@ -226,17 +232,16 @@ class TestKernel:
     def test_daemon_is_stopped_first_and_gracefully(
         self, start: Callable[[], subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
     ) -> None:
-        """When the run ends, its daemon gets SIGTERM while its groups still exist, and time to put things back."""
+        """When the run ends, its daemon gets SIGTERM and time to put things back before anything else is touched."""
         process = start()
         assert process.stdout is not None
         run = process.stdout.readline().strip()
         assert process.stdout.readline() == "ready\n"
-        witness = Path(tempfile.gettempdir(), f"{PREFIX}{run}", "stopped")
         process.send_signal(number)
-        assert wait_until(lambda: witness.exists() or not list(tmp_path.glob("*.manifest")))
         process.wait()
         assert wait_until(lambda: not list(tmp_path.glob("*.manifest")))
         assert wait_until(partial(gone, run)), traces(run)
+        assert (tmp_path / "stopped-first").exists()
         process.stdout.close()
 
     def test_leftovers_of_a_run_whose_janitor_died_too_are_swept(
