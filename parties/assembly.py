@@ -37,8 +37,6 @@ from parties.restore import Fate, RestoreReport, restore
 from parties.settings import Amounts, ControlSettings, CoreSettings, ServiceSettings
 from parties.slow_writer import SlowWriter
 
-HISTOGRAM_SOCKET = "histogram.sock"
-
 
 class _Part(Protocol):
     def close(self) -> None:
@@ -131,7 +129,7 @@ class Host:
     def _listen(self, settings: ControlSettings, signal: Signal) -> HistogramSocket:
         return self._closed_last(
             HistogramSocket(
-                Path(settings.runtime_directory) / HISTOGRAM_SOCKET,
+                settings.histogram_socket,
                 [service.name for service in settings.services],
                 signal.feed,
                 interval_ns=settings.interval_ns,

@@ -16,6 +16,7 @@ from parties import policies, units
 from parties.config_schema import Mistake
 from parties.model import MILLICORES_PER_CORE, SPECIAL_HOLDERS, Resource
 from parties.settings import (
+    HISTOGRAM_SOCKET,
     BestEffortSettings,
     ControlSettings,
     CoreDivision,
@@ -43,7 +44,6 @@ QUOTA_PERIODS_NS = (1_000_000, 1_000_000_000)
 LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path (``sun_path`` less its final zero)."""
 
-SOCKET_NAME = "histogram.sock"
 UNMANAGED = "unmanaged"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -202,11 +202,11 @@ def _general(settings: ControlSettings) -> Iterator[Mistake]:
         directory = getattr(settings, key)
         if not directory.startswith("/"):
             yield Mistake((key,), f'"{directory}" is not an absolute path; say "/run/parties" or the like')
-    socket = f"{settings.runtime_directory}/{SOCKET_NAME}"
+    socket = settings.histogram_socket
     if len(socket.encode()) > LONGEST_SOCKET_PATH:
         yield Mistake(
             ("runtime_directory",),
-            f"the path of the socket {SOCKET_NAME} in it takes {len(socket.encode())} bytes, and a Unix socket's path at most "
+            f"the path of the socket {HISTOGRAM_SOCKET} in it takes {len(socket.encode())} bytes, and a Unix socket's path at most "
             f"{LONGEST_SOCKET_PATH}; choose a shorter directory",
         )
     if not settings.services:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 MS = 1_000_000
 GIB = 1024**3
+HISTOGRAM_SOCKET = "histogram.sock"
 
 
 class CoreDivision(enum.StrEnum):
@@ -154,3 +155,8 @@ class ControlSettings:
     state_directory: str = "/var/lib/parties"  # journal and records
     record: str = ""  # file; empty: a new one in the state directory's "records"
     controllers: Mapping[str, str] = field(default_factory=dict)  # controller -> mount point; empty: found in /proc
+
+    @property
+    def histogram_socket(self) -> str:
+        """Where clients report latencies."""
+        return f"{self.runtime_directory}/{HISTOGRAM_SOCKET}"

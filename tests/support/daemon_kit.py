@@ -105,7 +105,7 @@ class Daemon:
 
     @property
     def socket_path(self) -> Path:
-        return Path(self.settings.runtime_directory) / "histogram.sock"
+        return Path(self.settings.histogram_socket)
 
     @property
     def journal(self) -> Path:
