@@ -32,7 +32,8 @@ def draw(trials: Sequence[Trial], targets_ns: Mapping[str, int], path: Path) -> 
     for row, label in enumerate(ROWS):
         axes[row][0].set_ylabel(label)
     for row in (0, 1, 2):
-        axes[row][-1].legend(loc="upper right", fontsize="x-small", framealpha=0.8)
+        # Beside the last column: within it there is always something to hide.
+        axes[row][-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, fontsize="small", frameon=False)
     figure.savefig(path, dpi=110)
 
 
