@@ -1,7 +1,5 @@
 """A configuration becomes settings, or one message that names everything wrong with it, where, and what to do."""
 
-
-
 from __future__ import annotations
 
 import dataclasses

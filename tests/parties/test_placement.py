@@ -99,7 +99,7 @@ def check_masks(node: Node, domain: int, placement: Placement) -> None:
     assert used < 1 << pool.total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(), st.integers(1, 2))
 def test_random_moves_keep_the_invariants(seed: int, domains: int) -> None:
     """Over random moves: disjoint, whole, contiguous, counted; who is not part of a move keeps every core."""
@@ -124,7 +124,7 @@ def test_random_moves_keep_the_invariants(seed: int, domains: int) -> None:
             assert placement.cpus == before.cpus
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers())
 def test_any_change_keeps_what_can_be_kept(seed: int) -> None:
     """From one partition to any other: each holder keeps as many of its cores as it still may have."""
@@ -138,7 +138,7 @@ def test_any_change_keeps_what_can_be_kept(seed: int) -> None:
         assert len(old & new) == min(len(old), len(new))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers())
 def test_order_of_mappings_does_not_matter(seed: int) -> None:
     """The same values, inserted in another order, give the same placement."""

@@ -220,7 +220,7 @@ def traded(decision: Decision) -> list[Move]:
     return [move for move in decision.moves if move.pool.resource is not Resource.NETWORK]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plays())
 def test_every_moment_conserves_and_nobody_falls_under_a_limit(play: Play) -> None:
     """Conservation and floors at every moment (checked while it runs); minimum and maximum for what the policy moves."""
@@ -235,7 +235,7 @@ def test_every_moment_conserves_and_nobody_falls_under_a_limit(play: Play) -> No
                     assert after.amount(pool.key, service.name) <= service.ceiling(pool)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plays())
 def test_one_move_of_one_step_of_one_resource(play: Play) -> None:
     """At most one move besides the network's, one step, within one pool that both holders share, and not of a closed pool."""
@@ -255,7 +255,7 @@ def test_one_move_of_one_step_of_one_resource(play: Play) -> None:
                 assert holder not in homes or play.node.key(move.pool.resource, homes[str(holder)]) == move.pool
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plays())
 def test_a_revert_blocks_and_upsizes_are_not_reverted(play: Play) -> None:
     """After a revert no downsize of that service for the block's time; every revert follows a downsize of that pool."""
@@ -273,7 +273,7 @@ def test_a_revert_blocks_and_upsizes_are_not_reverted(play: Play) -> None:
                 reverted_ns[taker] = observation.now_ns
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plays())
 def test_only_what_may_be_judged_is_acted_on(play: Play) -> None:
     """The subject of an upsize violates, that of a downsize is relaxed, both by a fresh value of this interval."""
@@ -295,7 +295,7 @@ def test_only_what_may_be_judged_is_acted_on(play: Play) -> None:
                 assert giver not in {ServiceState.STALLED, ServiceState.FAILING, ServiceState.ABSENT}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(plays())
 def test_the_same_seed_and_observations_give_the_same_decisions(play: Play) -> None:
     """Two policies made alike decide alike, to the last value."""

@@ -54,7 +54,7 @@ def followers(state: Action | None, direction: Direction, *, full: bool) -> set[
     return found
 
 
-@pytest.mark.parametrize(("state", "expected"), NOT_KEPT.items(), ids=str)
+@pytest.mark.parametrize(("state", "expected"), NOT_KEPT.items(), ids=["+".join((state, *tried)) for state, tried in NOT_KEPT])
 @pytest.mark.parametrize(("column", "direction", "full"), [(0, UP, False), (1, UP, True), (2, DOWN, False), (2, DOWN, True)])
 def test_not_kept_leads_where_the_table_says(
     state: tuple[Resource, tuple[Resource, ...]],
