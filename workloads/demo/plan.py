@@ -7,7 +7,6 @@ from pathlib import Path
 
 from parties.settings import (
     GIB,
-    Amounts,
     BestEffortSettings,
     ControlSettings,
     CoreDivision,
@@ -32,8 +31,10 @@ FLOOR_MILLICORES = 200
 MANAGED_MILLICORES = 1000
 SCAN_MILLICORES = MANAGED_MILLICORES - FLOOR_MILLICORES  # the most that a service can ever hold beside another one
 # The paper's 1 GB is of a machine with 120 GB and services of up to 18; these use a few MB.
-MEMORY_SLACK_BYTES = 128 * 1024**2
-DISK_STEP_BYTES_PER_S = 200_000_000
+MEMORY_BYTES = 3 * GIB
+MEMORY_STEP_BYTES = GIB // 4
+MEMORY_SLACK_BYTES = GIB // 8
+DISK_BYTES_PER_S = 600_000_000  # a twentieth is the default step
 MANAGERS = ("unmanaged", "idle-only", "equal", "parties")
 
 MEMCACHED = Memcached()
@@ -100,13 +101,6 @@ class Plan:
         return {MEMCACHED.name: ramp, NGINX.name: [(0.0, held), (line.length_s, held)]}
 
 
-def _disk(device: str | None) -> DiskSettings | None:
-    if device is None:
-        return None
-    rate = 3 * DISK_STEP_BYTES_PER_S
-    return DiskSettings(device=device, rate_bytes_per_s=rate, step_bytes_per_s=DISK_STEP_BYTES_PER_S)
-
-
 def control_settings(  # noqa: PLR0913 - what a run of the daemon depends on
     policy: str,
     *,
@@ -125,7 +119,6 @@ def control_settings(  # noqa: PLR0913 - what a run of the daemon depends on
                 cgroups=(groups[program.name].path,),
                 target_ns=calibrations[program.name].target_ns,
                 ports=(program.port,),
-                maximum=Amounts(memory_bytes=GIB, disk_bytes_per_s=DISK_STEP_BYTES_PER_S),
             )
             for program in PROGRAMS
         ),
@@ -140,9 +133,8 @@ def control_settings(  # noqa: PLR0913 - what a run of the daemon depends on
                 floor_millicores=FLOOR_MILLICORES,
                 period_ns=PERIOD_NS,
             ),
-            # One step each of memory and disk, and no more: no service here is ever short of either.
-            memory=MemorySettings(total_bytes=3 * GIB, step_bytes=GIB),
-            disk=_disk(device),
+            memory=MemorySettings(total_bytes=MEMORY_BYTES, step_bytes=MEMORY_STEP_BYTES),
+            disk=DiskSettings(device=device, rate_bytes_per_s=DISK_BYTES_PER_S) if device else None,
             network=NetworkSettings(
                 device=box.server_device,
                 rate_bits_per_s=5_000_000_000,
