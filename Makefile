@@ -28,7 +28,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml workloads/install-packages.sh | pac
 	@echo "setup: making $(VENV) with parties and what it needs from PyPI"
 	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[harness,dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[harness,dev]'
 	@touch $@
 
 $(LOADGEN): $(LOADGEN_SOURCES)

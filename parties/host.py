@@ -13,7 +13,7 @@ import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from parties.enforcer import Enforcer
 from parties.foreign import Drift, DriftState
@@ -41,6 +41,10 @@ from parties.placement import Placement, place
 
 LEAD_NS = 5_000_000  # latency is taken in so long before a tick, or in the middle of a shorter wait
 LONGEST_UNREAD_NS = NS_PER_S // 2  # and not later than this, as what is not read fills the senders' buffers
+T = TypeVar("T")
+Use = tuple[Mapping[Holder, Usage], Mapping[Holder, bool], Mapping[Holder, bool | None]]
+"""What each holder uses, whether it has a process, and whether it lives in memory."""
+
 START_LIMIT_NS = 30 * NS_PER_S
 POLL_AT_START_NS = NS_PER_S // 50
 
@@ -138,7 +142,7 @@ class HostPlatform:
         self._placement: Placement | None = None
         self._pending: dict[int, tuple[Move, ...]] = {}
         self._ended: list[MoveOutcome] = []
-        self._said = ""
+        self._said: dict[str, str] = {}
 
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC."""
@@ -186,7 +190,7 @@ class HostPlatform:
             for drift in self._enforcer.drift(now_ns):
                 self._events(*_told(drift))
             usage, populated, in_memory = self._use(now_ns)
-        views = self._monitors.signal.views(now_ns)
+        views = self._views(now_ns)
         outcomes, self._ended = tuple(self._ended), []
         return Observation(
             now_ns=now_ns,
@@ -225,7 +229,7 @@ class HostPlatform:
             if left_ns <= 0:
                 return True
             for key, mask in self._selector.select(left_ns / NS_PER_S):
-                key.data(mask)
+                self._attend(key, mask)
             if self._pending:  # the sooner a slow write counts as done, the more of the interval is of the new allocation
                 self._collect(self._clock())
         return False
@@ -234,32 +238,53 @@ class HostPlatform:
         """Read what has come from the sources, but not beyond the deadline."""
         while self._clock() < deadline_ns and (ready := self._sources.select(0)):
             for key, mask in ready:
-                key.data(mask)
+                self._attend(key, mask)
 
-    def _use(self, now_ns: int) -> tuple[Mapping[Holder, Usage], Mapping[Holder, bool], Mapping[Holder, bool | None]]:
-        """Use, presence and classification; where the monitor fails nothing is known of them, and the tick goes on."""
+    def _attend(self, key: selectors.SelectorKey, mask: int) -> None:
+        self._guarded("a message cannot be taken in", lambda: key.data(mask), None)
+
+    def _use(self, now_ns: int) -> Use:
+        """Use, presence and classification; nothing is known of them where the monitor fails."""
         monitors = self._monitors
-        try:
+
+        def read() -> Use:
             usage = monitors.usage.sample(now_ns)
             populated = monitors.usage.populated()
-            in_memory = monitors.classifier.observe(now_ns, populated)
-        except Exception as error:  # noqa: BLE001 - an unknown error in one monitor degrades that part and no other
-            self._say_once(f"use cannot be read: {error}")
-            return {}, {BEST_EFFORT: True}, {}
-        self._said = ""
-        return usage, populated, in_memory
+            return usage, populated, monitors.classifier.observe(now_ns, populated)
 
-    def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            self._events("warning", text)
+        unknown: Use = ({}, {BEST_EFFORT: True}, {})
+        return self._guarded("use cannot be read", read, unknown)
+
+    def _views(self, now_ns: int) -> Mapping[str, LatencyView]:
+        """What the signal says; every service is stale, and so held, where it fails."""
+        stale = dict.fromkeys(self._services, LatencyView(ServiceState.STALE))
+        return self._guarded("latencies cannot be judged", lambda: self._monitors.signal.views(now_ns), stale)
+
+    def _guarded(self, what: str, call: Callable[[], T], instead: T) -> T:
+        """An unknown error in one monitor or actuator degrades that part and no other; the same one is told once."""
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other services' tick goes on
+            text = f"{what}: {type(error).__name__}: {error}"
+            if self._said.get(what) != text:
+                self._said[what] = text
+                self._events("warning", text)
+            return instead
+        self._said.pop(what, None)
+        return result
 
     def _apply_to_pool(self, key: PoolKey, moves: tuple[Move, ...], now_ns: int) -> None:
         if any(pending[0].pool == key for pending in self._pending.values()):
             self._end(moves, MoveStatus.REFUSED, f"{key}: an earlier move is still under way", now_ns)
             return
         placement = place(self.node, self._partition.after(moves), self._placement)
-        outcome = self._enforcer.apply(self._actuators[key.resource].writes(placement, self._placement), now_ns)
+        writes = self._guarded(
+            f"{key}: a move cannot be planned", lambda: self._actuators[key.resource].writes(placement, self._placement), None
+        )
+        if writes is None:
+            self._end(moves, MoveStatus.REFUSED, f"{key}: it cannot be planned", now_ns)
+            return
+        outcome = self._enforcer.apply(writes, now_ns)
         if outcome.status is MoveStatus.PENDING and outcome.ticket is not None:
             self._pending[outcome.ticket] = moves
             return
