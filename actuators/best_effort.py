@@ -33,7 +33,7 @@ def unprotected(groups: HolderGroups) -> tuple[str, ...]:
     """Where the idle class does not protect a service from a best-effort group, and what to do.
 
     The idle class ranks a group among its siblings. A best-effort group is below a service only if what holds both directly holds
-    the best-effort group: /work/batch protects /work/web/nginx, /batch/job does not protect /web/nginx.
+    the best-effort group: /rack/batch protects /rack/web/nginx, /batch/job does not protect /web/nginx.
     """
     return tuple(
         f"{job.path} is not a sibling of {group.path} or of a group above it: the idle class does not protect {service} from it; "

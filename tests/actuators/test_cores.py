@@ -306,7 +306,7 @@ def test_no_quota_reads_as_all_there_is(layer: GroupLayerV1, make_group: MakeGro
 
 @pytest.mark.parametrize(
     ("job", "service", "protected"),
-    [("/work/be", "/work/a", True), ("/be", "/x/y/a", True), ("/work/batch/be", "/work/a", False), ("/b/be", "/a/a", False)],
+    [("/rack/be", "/rack/a", True), ("/be", "/x/y/a", True), ("/rack/batch/be", "/rack/a", False), ("/b/be", "/a/a", False)],
 )
 def test_an_idle_class_that_protects_nobody_is_told(
     layer: GroupLayerV1, make_group: MakeGroup, job: str, service: str, *, protected: bool
