@@ -60,6 +60,7 @@ format: $(VENV)/.installed ## put the sources into the house's form
 
 bench: setup ## what the controller and the load generator cost, measured here and now; results/bench-*.json
 	@mkdir -p results
+	cargo build --quiet --release --locked --bins --examples --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml
 	$(BIN)/python -m workloads.bench_control --json results/bench-control.json
 	$(BIN)/python workloads/loadgen/bench/bench.py --json results/bench-loadgen.json
 
