@@ -40,6 +40,7 @@ from parties.policies.registry import UnknownPolicyError, policy_named
 from parties.record import RecordError, RecordWriter
 from parties.report import RunReport
 from parties.settings import ControlSettings
+from parties.signals import waking
 
 PRIORITY = -10  # above the machine's ordinary work, below what the kernel runs for itself
 EXIT_OK, EXIT_FAILED, EXIT_MISTAKE = 0, 1, 2
@@ -134,22 +135,11 @@ class Control:
     @contextlib.contextmanager
     def _stopped_by_signal_or_front(self, host: Host) -> Iterator[None]:
         """Signals wake the selector through a socket pair; the front's end of its socket closing is a stop as well."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        before = {number: signal.signal(number, lambda *_: host.platform.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-        wake_fd = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        self._selector.register(ours, selectors.EVENT_READ, lambda _mask: ours.recv(64))
-        if self._front is not None:
-            self._selector.register(self._front, selectors.EVENT_READ, lambda _mask: host.platform.stop())
-        try:
+        with waking((signal.SIGTERM, signal.SIGINT), lambda _number: host.platform.stop()) as wake:
+            self._selector.register(wake, selectors.EVENT_READ, lambda _mask: wake.recv(64))
+            if self._front is not None:
+                self._selector.register(self._front, selectors.EVENT_READ, lambda _mask: host.platform.stop())
             yield
-        finally:
-            signal.set_wakeup_fd(wake_fd)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            ours.close()
-            theirs.close()
 
 
 def _record_path(settings: ControlSettings) -> Path:

@@ -23,6 +23,7 @@ from typing import Any
 from parties.codec import to_json
 from parties.model import NS_PER_S
 from parties.settings import ControlSettings
+from parties.signals import waking
 
 STOP_LIMIT_NS = 15 * NS_PER_S
 """How long a stopped control process may take to put everything back."""
@@ -56,7 +57,7 @@ class Stop:
 
     requested: bool = False
     interrupted: bool = False
-    wake: socket.socket = field(default_factory=socket.socket)
+    wake: socket.socket = field(init=False)  # readable after a signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,22 +189,11 @@ class ControlProcess:
 @contextlib.contextmanager
 def _signals() -> Iterator[Stop]:
     """Signals that ask for a stop are noted, and wake the selector, meanwhile."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    stop = Stop(wake=ours)
+    stop = Stop()
 
-    def asked(number: int, _: object) -> None:
+    def asked(number: int) -> None:
         stop.requested = True
         stop.interrupted |= number == signal.SIGINT
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    wake_fd = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    try:
+    with waking((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked) as stop.wake:
         yield stop
-    finally:
-        signal.set_wakeup_fd(wake_fd)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        ours.close()
-        theirs.close()
