@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 CARGO_JOBS ?= 2
 LOADGEN := workloads/loadgen/target/release/parties-loadgen
 LOADGEN_SOURCES := $(shell find workloads/loadgen -path '*/target' -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
-PYTHON_TREES := parties monitors actuators workloads configs tests
+PYTHON_TREES := parties monitors actuators simulator workloads configs tests
 ROOT := $(filter 0,$(shell id -u))
 TESTS ?= tests
 

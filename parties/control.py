@@ -116,7 +116,7 @@ class Control:
             listeners=(record, report, self._feed),
         )
         with self._stopped_by_signal_or_front(host):
-            platform.start(policy.initial(), best_effort_idle_class=policy.best_effort_idle_class)
+            platform.start(policy.initial(), best_effort_idle_class=policy.best_effort_idle_class, sharing=policy.sharing)
             _settle(settings)
             self._feed.started(
                 platform.node,

@@ -164,8 +164,13 @@ class HostPlatform:
         self._take_in(deadline_ns)  # so that the last counters tell of all that was sent
         return False
 
-    def start(self, partition: Partition | None, *, best_effort_idle_class: bool) -> None:
+    def start(self, partition: Partition | None, *, best_effort_idle_class: bool, sharing: Mapping[str, Holder]) -> None:
         """Put a fresh start's partition in force, or the idle class alone, or nothing. Raises StartError."""
+        if sharing:
+            raise StartError(
+                f"the policy puts {', '.join(sharing)} into one holder with others, which is not done on a real machine yet; "
+                "choose another policy, or try this one with 'parties simulate'"
+            )
         cores: object = self._actuators.get(Resource.CORES)
         if best_effort_idle_class and isinstance(cores, SharesCores):
             cores.best_effort_idle_class = True

@@ -35,6 +35,8 @@ class Policy(Protocol):
     name: str
     best_effort_idle_class: bool
     """Whether best-effort jobs run in the idle scheduling class where cores are divided."""
+    sharing: Mapping[str, Holder]
+    """Services that have no holder of their own but live in that one, unpartitioned among themselves; mostly empty."""
 
     def initial(self) -> Partition | None:
         """The partition of a fresh start, or None for a policy that partitions nothing."""
@@ -63,8 +65,8 @@ class Platform(Protocol):
     def wait_until(self, deadline_ns: int) -> bool:
         """Take in what arrives until the deadline; False if asked to stop."""
 
-    def start(self, partition: Partition | None, *, best_effort_idle_class: bool) -> None:
-        """Put a fresh start's partition in force; None manages nothing."""
+    def start(self, partition: Partition | None, *, best_effort_idle_class: bool, sharing: Mapping[str, Holder]) -> None:
+        """Put a fresh start's partition in force; None manages nothing. The last two are the policy's of the same name."""
 
     def observe(self, tick: int) -> Observation:
         """The interval that ends now."""

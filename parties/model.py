@@ -141,6 +141,8 @@ class Node:
     name: str
     domains: tuple[Domain, ...]
     pools: Mapping[PoolKey, Pool]
+    memory_bandwidth_bytes_per_s: int | None = None  # what the memory can deliver; shared by all, and not a pool
+    power_milliwatts: int | None = None  # what the sockets may draw for long (TDP)
 
     def key(self, resource: Resource, home: int) -> PoolKey:
         """The pool that a service with home domain ``home`` draws ``resource`` from."""
@@ -295,7 +297,10 @@ class Partition:
         return Partition(amounts)
 
     def check(self, node: Node, services: Iterable[Service]) -> None:
-        """Raise InvariantError unless conservation holds and every service has at least one step of everything managed."""
+        """Raise InvariantError unless conservation holds and each of these services has one step of everything managed.
+
+        Services that live in another's holder (``Policy.sharing``) have nothing of their own and are not to be given.
+        """
         services = tuple(services)
         for pool in node.managed_pools():
             held = self.amounts.get(pool.key, {})
@@ -331,6 +336,9 @@ class Usage:
     memory_bytes: int | None = None
     disk_bytes_per_s: int | None = None
     network_bits_per_s: int | None = None
+    memory_bandwidth_bytes_per_s: int | None = None
+    frequency_hz: int | None = None  # what its cores ran at, which a level of the frequency pool only asks for
+    progress: float | None = None  # best effort: work done per second over what it does alone on the whole node
 
     def of(self, resource: Resource) -> int | None:
         """The use of one resource in its base unit, or None."""
@@ -390,6 +398,8 @@ class Observation:
     outcomes: tuple[MoveOutcome, ...] = ()  # of moves that ended, or are still pending, since the last observation
     best_effort: Usage = field(default_factory=Usage)
     best_effort_present: bool = True
+    memory_bandwidth_bytes_per_s: int | None = None  # of the whole node; None where this machine cannot tell
+    power_milliwatts: int | None = None  # of the managed sockets
 
 
 @dataclass(frozen=True, slots=True)

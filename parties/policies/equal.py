@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from parties.model import Decision, Node, Observation, Partition, Reason, Service
+from parties.model import Decision, Holder, Node, Observation, Partition, Reason, Service
 from parties.policies.fair import fair_start
 from parties.policies.judgement import slacks, verdicts
 from parties.settings import PartiesSettings
@@ -16,6 +17,7 @@ class Equal:
 
     name = "equal"
     best_effort_idle_class = True
+    sharing: Mapping[str, Holder] = MappingProxyType({})
 
     def __init__(
         self,

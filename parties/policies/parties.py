@@ -13,12 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from parties.model import (
     BEST_EFFORT,
     IDLE,
     Decision,
+    Holder,
     Move,
     MoveStatus,
     Node,
@@ -80,6 +82,7 @@ class Parties:
 
     name = "parties"
     best_effort_idle_class = True
+    sharing: Mapping[str, Holder] = MappingProxyType({})
 
     def __init__(
         self, node: Node, services: Sequence[Service], *, best_effort: bool, settings: PartiesSettings, rng: random.Random

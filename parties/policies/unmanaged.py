@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from parties.model import Decision, Node, Observation, Reason, Service
+from parties.model import Decision, Holder, Node, Observation, Reason, Service
 from parties.policies.judgement import slacks, verdicts
 from parties.settings import PartiesSettings
 
@@ -15,6 +16,7 @@ class Unmanaged:
 
     name = "unmanaged"
     best_effort_idle_class = False
+    sharing: Mapping[str, Holder] = MappingProxyType({})
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ def platform(parts: Parts) -> HostPlatform:
         events=lambda level, text: parts.events.append(f"{level}: {text}"),
         clock=lambda: 0,
     )
-    made.start(START, best_effort_idle_class=True)
+    made.start(START, best_effort_idle_class=True, sharing={})
     return made
 
 

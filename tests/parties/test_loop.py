@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -15,6 +16,7 @@ from parties.model import (
     Core,
     Decision,
     Domain,
+    Holder,
     LatencyView,
     Move,
     MoveOutcome,
@@ -61,7 +63,7 @@ class VirtualPlatform:
         self.time_ns = max(self.time_ns, deadline_ns)
         return len(self.waited) <= self.stop_after
 
-    def start(self, partition: Partition | None, *, best_effort_idle_class: bool) -> None:
+    def start(self, partition: Partition | None, *, best_effort_idle_class: bool, sharing: Mapping[str, Holder]) -> None:
         raise NotImplementedError
 
     def observe(self, tick: int) -> Observation:
@@ -84,6 +86,7 @@ class TakeOneStep:
 
     name = "take-one-step"
     best_effort_idle_class = True
+    sharing: Mapping[str, Holder] = MappingProxyType({})
 
     def initial(self) -> Partition | None:
         return None
