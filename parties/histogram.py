@@ -117,6 +117,17 @@ class Histogram:
             return None
         return upper(self.largest(self.count - rank_of(percentile, self.count) + 1))
 
+    @classmethod
+    def of_buckets(cls, buckets: Sequence[int], counts: Sequence[int]) -> Histogram:
+        """The histogram of these buckets, ascending and none twice, with their counts, each at least 1.
+
+        For whoever makes many small ones: nothing is checked, and both sequences are kept as they are, so leave them alone.
+        """
+        histogram = cls.__new__(cls)
+        histogram._counts, histogram._buckets, histogram._values = None, buckets, counts
+        histogram.count = sum(counts)
+        return histogram
+
     def encode(self) -> list[int]:
         """The flat form of a message: ``[bucket, count, bucket, count, ...]``, buckets ascending."""
         return list(chain.from_iterable(zip(self.buckets(), self._values, strict=True)))
