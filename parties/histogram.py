@@ -124,7 +124,7 @@ class Histogram:
         For whoever makes many small ones: nothing is checked, and both sequences are kept as they are, so leave them alone.
         """
         histogram = cls.__new__(cls)
-        histogram._counts, histogram._buckets, histogram._values = None, buckets, counts
+        histogram._counts, histogram._buckets, histogram._values = None, buckets, counts  # noqa: SLF001 - its own
         histogram.count = sum(counts)
         return histogram
 
