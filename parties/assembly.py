@@ -199,6 +199,7 @@ def _service(settings: ServiceSettings) -> Service:
         in_memory=settings.in_memory,
         minimum=_limits(settings.minimum),
         maximum=_limits(settings.maximum),
+        peak_load_rps=settings.peak_load_rps,
     )
 
 

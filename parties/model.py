@@ -194,6 +194,7 @@ class Service:
     in_memory: bool | None = None  # None: classified at its start (section 4.2)
     minimum: Mapping[Resource, int] = field(default_factory=dict)
     maximum: Mapping[Resource, int] = field(default_factory=dict)
+    peak_load_rps: float = 0.0  # the largest load it is meant for; 0: not known
 
     def floor(self, pool: Pool) -> int:
         """The least it may hold of a pool."""
@@ -229,6 +230,24 @@ class Reason(enum.StrEnum):
     HOLD_NOT_MANAGED = "hold-not-managed"  # the policy partitions nothing
     HOLD_FIXED = "hold-fixed"  # the policy never changes its partition
     MIGRATE_NO_ALLOCATION = "migrate-no-allocation"
+    # Heracles: what happens to the best-effort group.
+    BEST_EFFORT_SUSPENDED = "best-effort-suspended"  # the service misses its target
+    BEST_EFFORT_SUSPENDED_BY_LOAD = "best-effort-suspended-by-load"  # the service is near its peak
+    BEST_EFFORT_RESUMED = "best-effort-resumed"
+    BEST_EFFORT_GROWN = "best-effort-grown"
+    BEST_EFFORT_GROWTH_UNDONE = "best-effort-growth-undone"  # a way that did not lower memory traffic
+    BEST_EFFORT_CUT_BY_SLACK = "best-effort-cut-by-slack"
+    BEST_EFFORT_CUT_BY_MEMORY_BANDWIDTH = "best-effort-cut-by-memory-bandwidth"
+    BEST_EFFORT_SLOWED_BY_POWER = "best-effort-slowed-by-power"
+    BEST_EFFORT_QUICKENED = "best-effort-quickened"  # power is left again
+    BEST_EFFORT_NETWORK = "best-effort-network"  # what the service leaves of the link
+    IDLE_TO_SERVICE = "idle-to-service"
+    HOLD_SUSPENDED = "hold-suspended"  # best effort stays off
+    HOLD_NO_GROWTH = "hold-no-growth"  # too little slack for best effort to grow
+    # Oracle.
+    SOLVED_ALLOCATION = "solved-allocation"  # on the way to the allocation that the search found
+    HOLD_SOLVED = "hold-solved"  # it is in force
+    HOLD_NO_ALLOCATION = "hold-no-allocation"  # none meets every target
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +290,8 @@ class MoveOutcome:
 class Partition:
     """Who holds how much of each managed pool. Immutable; every amount is at least 0.
 
-    For a shared pool the amounts of all holders, idle and reserved included, add up to the pool's total.
+    For a shared pool the amounts of all holders, idle and reserved included, add up to the pool's total. A pool that is not named
+    at all is not partitioned: everybody uses it without limits (Heracles leaves memory and disk so).
     """
 
     amounts: Mapping[PoolKey, Mapping[Holder, int]]
@@ -297,13 +317,15 @@ class Partition:
         return Partition(amounts)
 
     def check(self, node: Node, services: Iterable[Service]) -> None:
-        """Raise InvariantError unless conservation holds and each of these services has one step of everything managed.
+        """Raise InvariantError unless conservation holds and each of these services has one step of everything partitioned.
 
         Services that live in another's holder (``Policy.sharing``) have nothing of their own and are not to be given.
         """
         services = tuple(services)
         for pool in node.managed_pools():
-            held = self.amounts.get(pool.key, {})
+            held = self.amounts.get(pool.key)
+            if held is None:
+                continue
             if any(amount < 0 for amount in held.values()):
                 raise InvariantError(f"{pool.key}: a negative amount in {dict(held)}")
             if pool.key.resource.shared_pool and sum(held.values()) != pool.total:

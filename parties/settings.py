@@ -128,6 +128,7 @@ class ServiceSettings:
     in_memory: bool | None = None  # None: found out at the start
     minimum: Amounts = field(default_factory=Amounts)
     maximum: Amounts = field(default_factory=Amounts)
+    peak_load_rps: float = 0.0  # the largest load it is meant for, for policies that ask (Heracles); 0: not known
 
 
 @dataclass(frozen=True, slots=True)
