@@ -188,7 +188,10 @@ def _plain(kind: type) -> Decoder:
         if kind is object:
             return data
         if kind is float and (type(data) is int or data in NOT_FINITE):
-            return float(typing.cast("str", data))
+            try:
+                return float(typing.cast("str", data))
+            except OverflowError as error:
+                raise CodecError(f"{where}: {error}") from error
         if type(data) is not kind:
             raise CodecError(f"{where}: expected {kind.__name__}, found {type(data).__name__}")
         return data

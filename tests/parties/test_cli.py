@@ -82,7 +82,7 @@ def test_every_command_helps(name: str) -> None:
     ("words", "message"),
     [
         (["rnu"], "Error: there is no command 'rnu'; did you mean 'run'?"),
-        (["xyzzy"], "Error: there is no command 'xyzzy'; known: run, restore, check, conformance, completion"),
+        (["xyzzy"], "Error: there is no command 'xyzzy'; known: run, restore, check, replay, conformance, completion"),
         (["check"], "Error: Missing argument 'FILE'."),
         (["completion", "tcsh"], "Error: Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'."),
         (
@@ -355,7 +355,7 @@ def test_completion_scripts(shell: str) -> None:
 
 def test_completion_answers() -> None:
     """What the script asks is answered with the subcommands."""
-    environment = {"_PARTIES_COMPLETE": "bash_complete", "COMP_WORDS": "parties re", "COMP_CWORD": "1", "PATH": "/usr/bin:/bin"}
+    environment = {"_PARTIES_COMPLETE": "bash_complete", "COMP_WORDS": "parties res", "COMP_CWORD": "1", "PATH": "/usr/bin:/bin"}
     code = "from parties.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert result.stdout == "plain,restore\n"
