@@ -1,6 +1,7 @@
 """The configuration: a TOML file becomes ``ControlSettings``, or one message with everything that is wrong with it.
 
-``load`` looks at the file alone; ``parties.config_machine`` compares it with the machine.
+``load`` looks at the file alone; ``parties.config_machine`` compares it with the machine. ``load_data`` does the same for files of
+other data classes (simulated nodes, services and jobs).
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parties import __version__, config_checks, config_schema
 from parties.config_checks import show_path
@@ -23,6 +24,8 @@ from parties.toml_places import TomlPlaces
 CONFIG_VERSION = 1
 
 _LARGEST_BYTES = 1 << 20
+_SAY_WHERE = "; say where it is with -c FILE"
+T = TypeVar("T")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -73,24 +76,46 @@ class Configuration:
 
 def load(file: Path) -> Configuration:
     """Read and check a file. Raises ConfigError with every mistake in it."""
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(_LARGEST_BYTES + 1)
-    except OSError as error:
-        hint = {2: "; say where it is with -c FILE", 13: "; read it as root, or change its mode"}.get(error.errno or 0, "")
-        raise ConfigError(str(file), [Problem("", f"cannot be read: {error.strerror}{hint}")]) from error
-    if len(data) > _LARGEST_BYTES:
-        raise ConfigError(str(file), [Problem("", "is larger than 1 MiB; is it a configuration?")])
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(str(file), [Problem("", "is not UTF-8 text; save it as UTF-8", line)]) from error
-    return parse(text, str(file))
+    return parse(_text(file, _SAY_WHERE), str(file))
 
 
 def parse(text: str, file: str = "configuration") -> Configuration:
     """Settings from TOML text; ``file`` names it in messages. Raises ConfigError with every mistake in it."""
+    settings, places = _parsed(text, file, ControlSettings, config_checks.mistakes)
+    return Configuration(file, settings, places)
+
+
+def load_data(file: Path, root: type[T], check: Callable[[T], Iterable[Mistake]]) -> T:
+    """Another data class from its file, in the same format. Raises ConfigError with every mistake in it.
+
+    ``check`` yields what is wrong between values that are right by themselves.
+    """
+    return parse_data(_text(file, ""), str(file), root, check)
+
+
+def parse_data(text: str, file: str, root: type[T], check: Callable[[T], Iterable[Mistake]]) -> T:
+    """As ``load_data``, from TOML text; ``file`` names it in messages."""
+    settings, _ = _parsed(text, file, root, check)
+    return settings
+
+
+def _text(file: Path, absent_hint: str) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_LARGEST_BYTES + 1)
+    except OSError as error:
+        hint = {2: absent_hint, 13: "; read it as root, or change its mode"}.get(error.errno or 0, "")
+        raise ConfigError(str(file), [Problem("", f"cannot be read: {error.strerror}{hint}")]) from error
+    if len(data) > _LARGEST_BYTES:
+        raise ConfigError(str(file), [Problem("", "is larger than 1 MiB; is it a configuration?")])
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(str(file), [Problem("", "is not UTF-8 text; save it as UTF-8", line)]) from error
+
+
+def _parsed(text: str, file: str, root: type[T], check: Callable[[T], Iterable[Mistake]]) -> tuple[T, TomlPlaces]:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -100,14 +125,14 @@ def parse(text: str, file: str = "configuration") -> Configuration:
     if version is not None and (version != CONFIG_VERSION or isinstance(version, bool)):
         message = f"{version!r} is not known to parties {__version__}, which reads version {CONFIG_VERSION}"
         raise ConfigError(file, [Problem("version", message, places.line(("version",)))])
-    settings, mistakes = config_schema.read(data)
+    settings, mistakes = config_schema.read(data, root)
     if version is None:
         mistakes.append(Mistake(("version",), f"is missing; begin the file with version = {CONFIG_VERSION}"))
-    mistakes += _independent(config_checks.mistakes(settings), mistakes)
+    mistakes += _independent(check(settings), mistakes)
     if mistakes:
         problems = [_problem(mistake, places, data, settings) for mistake in mistakes]
         raise ConfigError(file, sorted(problems, key=lambda problem: problem.line or 0))
-    return Configuration(file, settings, places)
+    return settings, places
 
 
 def _independent(found: Iterable[Mistake], known: Sequence[Mistake]) -> list[Mistake]:
@@ -121,8 +146,9 @@ def _touches(path: TomlPath, other: TomlPath) -> bool:
     return path[:size] == other[:size]
 
 
-def _problem(mistake: Mistake, places: TomlPlaces, data: Mapping[str, Any], settings: ControlSettings) -> Problem:
-    line, path = max(((places.line(spelling) or 0, spelling) for spelling in config_schema.spellings(mistake.path)), key=_first)
+def _problem(mistake: Mistake, places: TomlPlaces, data: Mapping[str, Any], settings: object) -> Problem:
+    spellings = config_schema.spellings(mistake.path, type(settings))
+    line, path = max(((places.line(spelling) or 0, spelling) for spelling in spellings), key=_first)
     name = _member_name(path, data, settings)
     return Problem(show_path(path), mistake.text, line or None, name, mistake.warning)
 
@@ -131,7 +157,7 @@ def _first(pair: tuple[int, TomlPath]) -> int:
     return pair[0]
 
 
-def _member_name(path: TomlPath, data: Mapping[str, Any], settings: ControlSettings) -> str:
+def _member_name(path: TomlPath, data: Mapping[str, Any], settings: object) -> str:
     """What the file calls the service or job that a path leads into."""
     name: object = None
     if len(path) > 1 and isinstance(path[1], int):
@@ -140,7 +166,9 @@ def _member_name(path: TomlPath, data: Mapping[str, Any], settings: ControlSetti
     return name if isinstance(name, str) else ""
 
 
-def _named(settings: ControlSettings, path: TomlPath) -> str:
+def _named(settings: object, path: TomlPath) -> str:
+    if not isinstance(settings, ControlSettings):
+        return ""
     members = settings.services if path[0] == "service" else settings.best_effort
     return members[int(path[1])].name
 

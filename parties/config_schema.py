@@ -1,8 +1,11 @@
 """The file format, derived from the settings: one field of ``parties.settings`` is one key, and nothing is declared twice.
 
+The same holds for every other file that fills a data class (the *root* of ``read``), such as those of simulated nodes.
+
 A field's unit suffix says how its value is written: ``interval_ns`` is the key ``interval`` with a duration, ``floor_millicores``
 is ``floor`` with an amount of CPU, ``managed_cpus`` is ``managed`` with a CPU list. A tuple of settings is an array of tables
-(``services``: ``[[service]]``), a tuple of texts or numbers an array, or a single one under the singular (``cgroup = "/web"``).
+(``services``: ``[[service]]``), a tuple of texts, numbers or quantities an array, or a single one under the singular
+(``cgroup = "/web"``).
 """
 
 from __future__ import annotations
@@ -92,24 +95,25 @@ def all_keys(settings: type = ControlSettings, path: tuple[str, ...] = ()) -> It
             yield from all_keys(key.table, (*path, key.name))
 
 
-def read(data: Mapping[str, Any]) -> tuple[ControlSettings, list[Mistake]]:
-    """Settings from what ``tomllib`` read, without ``version``, and everything that is wrong with single values of it.
+def read(data: Mapping[str, Any], root: type[T]) -> tuple[T, list[Mistake]]:
+    """Settings of class ``root`` from what ``tomllib`` read, without ``version``, and what is wrong with single values of it.
 
     Where there are mistakes, the settings hold a default or a stand-in for each of them, so that the rest can be checked too.
     """
+    schema = model_of(typing.cast("type", root))
     try:
-        model = model_of(ControlSettings).model_validate(data)
+        model = schema.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        mistakes = [mistake for detail in details if (mistake := _mistake(detail)) is not None]
-        repaired = _repaired(data, details)
-        return _settings(ControlSettings, model_of(ControlSettings).model_validate(repaired)), mistakes
-    return _settings(ControlSettings, model), []
+        mistakes = [mistake for detail in details if (mistake := _mistake(detail, root)) is not None]
+        repaired = _repaired(data, details, root)
+        return _settings(root, schema.model_validate(repaired)), mistakes
+    return _settings(root, model), []
 
 
-def spellings(path: Path) -> list[Path]:
+def spellings(path: Path, root: type = ControlSettings) -> list[Path]:
     """The ways to write a path: its last key under each of its names, the given one first."""
-    _, key = _key_at(path)
+    _, key = _key_at(path, root)
     last = max((index for index, part in enumerate(path) if isinstance(part, str)), default=-1)
     names = [name for name in key.names if name != path[last]] if key is not None else []
     return [path, *((*path[:last], name, *path[last + 1 :]) for name in names)]
@@ -153,14 +157,19 @@ def _annotation(key: Key) -> Any:  # noqa: ANN401 - a type expression
         model = model_of(key.table)
         return list[model] if key.array else model  # type: ignore[valid-type]
     if key.quantity is not None:
-        return Annotated[int, BeforeValidator(key.quantity.parse)]
+        quantity = Annotated[int, BeforeValidator(key.quantity.parse)]
+        return Annotated[list[quantity], BeforeValidator(_several)] if key.array else quantity
     if key.field.endswith(_CPUS):
         return Annotated[tuple[int, ...], BeforeValidator(units.parse_cpu_list)]
     if key.array:
-        return Annotated[list[key.kind], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]  # type: ignore[name-defined]
+        return Annotated[list[key.kind], BeforeValidator(_several)]  # type: ignore[name-defined]
     if isinstance(key.kind, type) and issubclass(key.kind, enum.Enum):
         return Annotated[key.kind, BeforeValidator(_choice(key.kind))]
     return key.kind if isinstance(key.kind, type) else dict[str, str]
+
+
+def _several(value: object) -> object:
+    return value if isinstance(value, list) else [value]
 
 
 def _choice(kind: type[enum.Enum]) -> Callable[[object], enum.Enum]:
@@ -186,9 +195,9 @@ def _settings(settings: type[T], model: BaseModel) -> T:
     return settings(**values)
 
 
-def _key_at(path: Path) -> tuple[type | None, Key | None]:
+def _key_at(path: Path, root: type) -> tuple[type | None, Key | None]:
     """The settings class of the table that a path's last part stands in, and the key of that part."""
-    table: type | None = ControlSettings
+    table: type | None = root
     key: Key | None = None
     owner: type | None = None
     for part in path:
@@ -202,12 +211,12 @@ def _key_at(path: Path) -> tuple[type | None, Key | None]:
     return owner, key
 
 
-def _mistake(detail: ErrorDetails) -> Mistake | None:
+def _mistake(detail: ErrorDetails, root: type) -> Mistake | None:
     path = detail["loc"]
-    owner, key = _key_at(path)
+    owner, key = _key_at(path, root)
     if detail["type"] == "extra_forbidden":
         near = _nearest(str(path[-1]), owner)
-        return Mistake(path, _unknown(path, owner, near), ((*path[:-1], near),) if near else ())
+        return Mistake(path, _unknown(path, owner, near, root), ((*path[:-1], near),) if near else ())
     if detail["type"] == "missing":
         return Mistake(path, _missing(key))
     if detail["type"] == "value_error":
@@ -247,22 +256,22 @@ def _nearest(name: str, owner: type | None) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
-def _unknown(path: Path, owner: type | None, near: str) -> str:
+def _unknown(path: Path, owner: type | None, near: str, root: type) -> str:
     name = str(path[-1])
     keys = keys_of(owner) if owner is not None else ()
     if twice := [key for key in keys if name in key.names]:
         return f"is given twice, as {' and '.join(twice[0].names)}; keep one of the two"
     if near:
         return f"unknown key; did you mean {near!r}?"
-    if elsewhere := [_table_name(table) for table, key in all_keys() if name in key.names]:
+    if elsewhere := [_table_name(table, root) for table, key in all_keys(root) if name in key.names]:
         return f"unknown key here; it belongs in {' or '.join(elsewhere)}"
     return f"unknown key; known here: {', '.join(sorted(key.name for key in keys))}"
 
 
-def _table_name(table: tuple[str, ...]) -> str:
+def _table_name(table: tuple[str, ...], root: type) -> str:
     if not table:
         return "the top level, before the first table"
-    _, key = _key_at(table)
+    _, key = _key_at(table, root)
     return f"[[{'.'.join(table)}]]" if key is not None and key.array else f"[{'.'.join(table)}]"
 
 
@@ -274,12 +283,12 @@ def _shown(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _repaired(data: Mapping[str, Any], details: list[ErrorDetails]) -> dict[str, Any]:
+def _repaired(data: Mapping[str, Any], details: list[ErrorDetails], root: type) -> dict[str, Any]:
     """The data without what is wrong in it: left out where there is a default, else replaced by a stand-in."""
     repaired: dict[str, Any] = _copied(data)
     for detail in details:
         path = detail["loc"]
-        _, key = _key_at(path)
+        _, key = _key_at(path, root)
         if key is not None and key.table is None and isinstance(path[-1], int):
             path = path[:-1]  # one wrong element makes the whole array unusable
         place: Any = repaired
@@ -295,10 +304,12 @@ def _repaired(data: Mapping[str, Any], details: list[ErrorDetails]) -> dict[str,
 
 
 def _stand_in(key: Key, path: Path) -> object:
-    if key.quantity is not None:
-        return key.quantity.example
     if key.array:
         return []
+    if key.quantity is not None:
+        return key.quantity.example
+    if key.kind in (int, float):
+        return 1
     return f"{key.name}-{'-'.join(str(part) for part in path)}"
 
 
