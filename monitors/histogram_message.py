@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from parties.histogram import MAX_VALUE, Histogram, HistogramError
+from parties.values import value
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 65_536
@@ -18,7 +19,7 @@ class MessageError(ValueError):
     """A message that is refused. Its text says what, where, and what to do; it is what the sender gets as an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Window:
     """What one client saw of one service between two moments of CLOCK_MONOTONIC, in ns. Counts are of requests."""
 

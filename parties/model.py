@@ -1,7 +1,7 @@
 """The plain values that every part speaks in: node, service, partition, move, observation.
 
 All quantities are integers in base units: nanoseconds, bytes, bytes/s, bits/s, Hz, millicores, LLC ways. This module knows
-nobody: it opens nothing, reads no clock and imports nothing of the project.
+nobody: it opens nothing, reads no clock and imports nothing of the project but how a value is declared.
 
 A *holder* is whoever holds an amount of a resource: a service by its name, the best-effort pool, idle (nobody), or reserved (the
 system). A *pool* is one resource in one domain (or node-wide), and a *partition* says who holds how much of each pool. PARTIES,
@@ -14,6 +14,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from parties.values import value
 
 Holder = str
 """A service's name or one of the three constants below."""
@@ -250,7 +252,7 @@ class Reason(enum.StrEnum):
     HOLD_NO_ALLOCATION = "hold-no-allocation"  # none meets every target
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Move:
     """One amount of one pool from one holder to another, decided in interval ``tick``.
 
@@ -277,7 +279,7 @@ class MoveStatus(enum.StrEnum):
     PENDING = "pending"  # a slow write is under way; the partition is as before until it is through
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MoveOutcome:
     """The fate of an earlier move, with the kernel's words where it was refused."""
 
@@ -286,7 +288,7 @@ class MoveOutcome:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Partition:
     """Who holds how much of each managed pool. Immutable; every amount is at least 0.
 
@@ -298,13 +300,17 @@ class Partition:
 
     def amount(self, pool: PoolKey, holder: Holder) -> int:
         """What a holder has of a pool; 0 if nothing."""
-        return self.amounts.get(pool, {}).get(holder, 0)
+        held = self.amounts.get(pool)
+        return 0 if held is None else held.get(holder, 0)
 
     def after(self, moves: Iterable[Move]) -> Partition:
         """The partition once the moves are through. Raises InvariantError if a giver has less than is taken."""
-        amounts = {key: dict(held) for key, held in self.amounts.items()}
+        amounts = dict(self.amounts)
+        touched: dict[PoolKey, dict[Holder, int]] = {}  # the pools that nothing moves in are shared with this partition
         for move in moves:
-            held = amounts.setdefault(move.pool, {})
+            held = touched.get(move.pool)
+            if held is None:
+                held = amounts[move.pool] = touched[move.pool] = dict(amounts.get(move.pool, {}))
             if move.amount <= 0 or move.giver == move.taker:
                 raise InvariantError(f"not a move: {move}")
             if move.giver is not None:
@@ -350,7 +356,7 @@ class ServiceState(enum.StrEnum):
     ABSENT = "absent"  # no process in its group
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """What a holder used during the interval; None where this machine cannot tell."""
 
@@ -372,7 +378,7 @@ class Usage:
         }.get(resource)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LatencyView:
     """What the signal says of one service at the end of an interval.
 
@@ -400,7 +406,7 @@ class LatencyView:
     load_rps: float = 0.0  # requests that were due, per second
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ServiceObservation:
     """One service in one interval: the signal's view and what it used."""
 
@@ -409,7 +415,7 @@ class ServiceObservation:
     in_memory: bool | None = None  # as configured or as found out; None while not yet known
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Observation:
     """Everything a policy may know of an interval. ``partition`` is as read back, not as wished."""
 
@@ -433,7 +439,7 @@ class MigrationRequest:
     violating: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """What a policy wants done, and the reason; ``subject`` is the service that the reason speaks of."""
 
