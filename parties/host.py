@@ -25,7 +25,6 @@ from parties.model import (
     Holder,
     LatencyView,
     Move,
-    MoveOutcome,
     MoveStatus,
     Node,
     Observation,
@@ -37,6 +36,7 @@ from parties.model import (
     ServiceState,
     Usage,
 )
+from parties.move_ledger import MoveLedger, Plan, plans
 from parties.placement import Placement, place
 
 LEAD_NS = 5_000_000  # latency is taken in so long before a tick, or in the middle of a shorter wait
@@ -140,8 +140,7 @@ class HostPlatform:
         self._stopping = False
         self._partition = Partition({})
         self._placement: Placement | None = None
-        self._pending: dict[int, tuple[Move, ...]] = {}
-        self._ended: list[MoveOutcome] = []
+        self._ledger = MoveLedger()
         self._said: dict[str, str] = {}
 
     def now_ns(self) -> int:
@@ -196,7 +195,6 @@ class HostPlatform:
                 self._events(*_told(drift))
             usage, populated, in_memory = self._use(now_ns)
         views = self._views(now_ns)
-        outcomes, self._ended = tuple(self._ended), []
         return Observation(
             now_ns=now_ns,
             tick=tick,
@@ -209,7 +207,7 @@ class HostPlatform:
                 for name, service in self._services.items()
             },
             partition=self._partition,
-            outcomes=outcomes + self._still_pending(),
+            outcomes=self._ledger.outcomes(),
             best_effort=usage.get(BEST_EFFORT, Usage()),
             best_effort_present=populated.get(BEST_EFFORT, False),
         )
@@ -217,11 +215,8 @@ class HostPlatform:
     def apply(self, moves: Sequence[Move]) -> None:
         """Place and enforce, one plan for each pool; what became of the moves is in the next observations."""
         now_ns = self._clock()
-        by_pool: dict[PoolKey, list[Move]] = {}
-        for move in moves:
-            by_pool.setdefault(move.pool, []).append(move)
-        for key, moves_of_pool in by_pool.items():
-            self._apply_to_pool(key, tuple(moves_of_pool), now_ns)
+        for key, plan in plans(moves).items():
+            self._apply_to_pool(key, plan, now_ns)
 
     def close(self) -> None:
         """Give up the monitors' descriptors."""
@@ -235,7 +230,7 @@ class HostPlatform:
                 return True
             for key, mask in self._selector.select(left_ns / NS_PER_S):
                 self._attend(key, mask)
-            if self._pending:  # the sooner a slow write counts as done, the more of the interval is of the new allocation
+            if self._ledger.pending:  # the sooner a slow write counts as done, the more of the interval is of the new allocation
                 self._collect(self._clock())
         return False
 
@@ -278,8 +273,8 @@ class HostPlatform:
         self._said.pop(what, None)
         return result
 
-    def _apply_to_pool(self, key: PoolKey, moves: tuple[Move, ...], now_ns: int) -> None:
-        if any(pending[0].pool == key for pending in self._pending.values()):
+    def _apply_to_pool(self, key: PoolKey, moves: Plan, now_ns: int) -> None:
+        if self._ledger.busy(key):
             self._end(moves, MoveStatus.REFUSED, f"{key}: an earlier move is still under way", now_ns)
             return
         placement = place(self.node, self._partition.after(moves), self._placement)
@@ -291,7 +286,7 @@ class HostPlatform:
             return
         outcome = self._enforcer.apply(writes, now_ns)
         if outcome.status is MoveStatus.PENDING and outcome.ticket is not None:
-            self._pending[outcome.ticket] = moves
+            self._ledger.pending[outcome.ticket] = moves
             return
         if outcome.status is MoveStatus.DONE:
             self._partition, self._placement = placement.partition, placement
@@ -299,24 +294,21 @@ class HostPlatform:
 
     def _collect(self, now_ns: int) -> None:
         for ticket, outcome in self._enforcer.poll(now_ns):
-            moves = self._pending.pop(ticket, None)
+            moves = self._ledger.pending.pop(ticket, None)
             if moves is not None:
                 if outcome.status is MoveStatus.DONE:  # placed anew, as other pools may have changed meanwhile
                     self._partition = self._partition.after(moves)
                     self._placement = place(self.node, self._partition, self._placement)
                 self._end(moves, outcome.status, outcome.detail, now_ns)
 
-    def _end(self, moves: tuple[Move, ...], status: MoveStatus, detail: str, now_ns: int) -> None:
+    def _end(self, moves: Plan, status: MoveStatus, detail: str, now_ns: int) -> None:
         """Moves that are through, or were rolled back."""
         if status is MoveStatus.DONE:
             for holder in self._services.keys() & {holder for move in moves for holder in (move.giver, move.taker)}:
                 self._monitors.signal.note_change(holder, now_ns)
         else:
             self._events("warning", f"refused: {detail}")
-        self._ended += [MoveOutcome(move, status, detail) for move in moves]
-
-    def _still_pending(self) -> tuple[MoveOutcome, ...]:
-        return tuple(MoveOutcome(move, MoveStatus.PENDING) for moves in self._pending.values() for move in moves)
+        self._ledger.end(moves, status, detail)
 
     def _carry_out_at_start(self, what: str, writes: Sequence[KnobWrite]) -> None:
         """Carry a plan out and wait for its slow writes. Raises StartError."""
