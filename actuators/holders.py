@@ -102,7 +102,9 @@ class Change(NamedTuple):
 
 
 def changes(holders: Iterable[Holder], pool: PoolKey, placement: Placement, before: Placement | None) -> Iterator[Change]:
-    """The holders whose amount of a pool changes; at the start all of them."""
+    """The holders whose amount of a pool changes; at the start all of them. Of a pool that is not partitioned, none."""
+    if pool not in placement.partition.amounts:
+        return
     for holder in holders:
         new = placement.partition.amount(pool, holder)
         old = None if before is None else before.partition.amount(pool, holder)

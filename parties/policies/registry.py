@@ -6,11 +6,12 @@ import difflib
 
 from parties.interfaces import PolicyFactory
 from parties.policies.equal import Equal
+from parties.policies.heracles import Heracles
 from parties.policies.idle_only import IdleOnly
 from parties.policies.parties import Parties
 from parties.policies.unmanaged import Unmanaged
 
-POLICIES: dict[str, PolicyFactory] = {policy.name: policy for policy in (Parties, Equal, Unmanaged, IdleOnly)}
+POLICIES: dict[str, PolicyFactory] = {policy.name: policy for policy in (Parties, Equal, Unmanaged, IdleOnly, Heracles)}
 
 
 class UnknownPolicyError(ValueError):

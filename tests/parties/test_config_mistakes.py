@@ -73,7 +73,7 @@ BAD_VALUES = [
     (
         "[node",
         'policy = "partys"\n[node',
-        "line 2, policy: there is no policy \"partys\"; did you mean 'parties'? known: equal, idle-only, parties, unmanaged",
+        "line 2, policy: there is no policy \"partys\"; did you mean 'parties'? known: equal, heracles, idle-only, parties, unmanaged",
     ),
     (
         "[node",

@@ -25,7 +25,7 @@ def made(name: str, node: Node, services: list[Service], settings: PartiesSettin
 
 def test_each_policy_goes_by_its_own_name(node: NodeMaker, service: ServiceMaker) -> None:
     """The name in the configuration is the name in the record."""
-    assert set(POLICIES) == {"parties", "equal", "unmanaged", "idle-only"}
+    assert set(POLICIES) == {"parties", "equal", "unmanaged", "idle-only", "heracles"}
     assert all(made(name, node(), [service("a")]).name == name for name in POLICIES)
 
 
@@ -38,7 +38,7 @@ def test_a_wrong_name_gets_the_nearest(wrong: str, near: str) -> None:
 
 def test_a_name_near_to_none_gets_all() -> None:
     """Without a near name the message lists what there is."""
-    with pytest.raises(UnknownPolicyError, match="parties, equal, unmanaged, idle-only"):
+    with pytest.raises(UnknownPolicyError, match="parties, equal, unmanaged, idle-only, heracles"):
         policy_named("xyzzy")
 
 

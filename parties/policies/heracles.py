@@ -1,0 +1,521 @@
+"""Heracles (ISCA 2015), as PARTIES compares itself with it (section 5.1): one latency-critical service, and best effort around it.
+
+The service with the strictest target is the one that Heracles cares for. Every other service lives with the best-effort jobs in one
+group, unpartitioned among themselves, and its target counts for nothing. Memory and disk are not partitioned. Four controllers run
+side by side, each in its own period: the top level switches the group on and off, the others divide cores, cache, power and network
+between service and group. What the source leaves open, and what is chosen here, is in docs/policies.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+
+from parties.model import (
+    BEST_EFFORT,
+    IDLE,
+    NS_PER_S,
+    Decision,
+    Holder,
+    Move,
+    MoveStatus,
+    Node,
+    Observation,
+    Partition,
+    Pool,
+    PoolKey,
+    Reason,
+    Resource,
+    Service,
+    ServiceState,
+    Usage,
+)
+from parties.policies.fair import fair_start
+from parties.policies.judgement import slacks, verdicts
+from parties.settings import PartiesSettings
+
+TOP_LEVEL_NS = 15 * NS_PER_S
+CORES_AND_CACHE_NS = 2 * NS_PER_S
+POWER_NS = 2 * NS_PER_S
+NETWORK_NS = NS_PER_S
+"""The periods of the four controllers (Heracles, Algorithms 1 to 4)."""
+
+COOL_DOWN_NS = 300 * NS_PER_S
+"""The group stays off so long after a violation (PARTIES, section 5.1: five minutes)."""
+
+LOAD_OFF = 0.85
+LOAD_ON = 0.80
+"""Parts of the peak load above which the group is off, and under which it may be on (Heracles, Algorithm 1)."""
+
+GROWTH_SLACK = 0.10
+CUT_SLACK = 0.05
+CUT_TO_CORES = 2
+"""Slack under which the group does not grow, and under which it keeps two cores at most (Heracles, Algorithm 1)."""
+
+START_CORES = 1
+START_CACHE = 0.10
+"""What the group has when it is switched on: one core, a tenth of the cache (Heracles, section 4.3)."""
+
+MEMORY_BANDWIDTH_LIMIT = 0.90
+"""Part of the memory bandwidth that may be used (Heracles, section 4.2: 90 % of peak streaming bandwidth)."""
+
+POWER_LIMIT = 0.90
+"""Part of the sockets' power above which the group is slowed (Heracles, Algorithm 3)."""
+
+LINK_RESERVE = 0.05
+USE_RESERVE = 0.10
+"""Headroom of the service's network: the larger of 5 % of the link and 10 % of its use (Heracles, Algorithm 4)."""
+
+PARTITIONED = (Resource.CORES, Resource.CACHE, Resource.FREQUENCY, Resource.NETWORK)
+"""Neither memory capacity nor disk (PARTIES, section 5.1)."""
+
+_NO_USAGE = Usage()
+
+
+class Heracles:
+    """One service and a best-effort group; the group is what is grown, cut, slowed and suspended."""
+
+    name = "heracles"
+    best_effort_idle_class = True
+    sharing: Mapping[str, Holder]
+
+    def __init__(
+        self,
+        node: Node,
+        services: Sequence[Service],
+        *,
+        best_effort: bool,
+        settings: PartiesSettings,  # noqa: ARG002 - every policy is made in the same way; the constants are Heracles' own
+        rng: random.Random,  # noqa: ARG002 - the same; nothing is drawn
+    ) -> None:
+        """Raise ValueError where the node is too small for the service, or its limits admit no amount."""
+        self._services = tuple(services)
+        self._service = min(self._services, key=lambda service: service.target.latency_ns)
+        self.sharing = {service.name: BEST_EFFORT for service in self._services if service is not self._service}
+        self._group = _Group(node, self._service)
+        self._best_effort = best_effort
+        self._initial = _start(self._group, anyone=best_effort or bool(self.sharing))
+        self._top = _TopLevel(self._service.peak_load_rps)
+        self._cores_and_cache = _CoresAndCache()
+        self._power_due = _Period(POWER_NS)
+        self._network_due = _Period(NETWORK_NS)
+
+    def initial(self) -> Partition:
+        """One core and a tenth of the cache for the group if anyone lives there, the rest for the service."""
+        return self._initial
+
+    def decide(self, observation: Observation) -> Decision:
+        """What each controller that is due wants; all of it in one interval."""
+        judged = verdicts(self._services, observation)
+        seen = observation.services.get(self._service.name)
+        if seen is None or seen.latency.state is ServiceState.ABSENT:
+            return Decision((), Reason.HOLD_NOT_JUDGED, self._service.name, slacks(judged))
+        verdict = judged.get(self._service.name)
+        # A service that fails does not meet its target, however quickly it fails.
+        slack = None if verdict is None else -math.inf if verdict.failing else verdict.slack
+        desk = _Desk(self._group, observation)
+        self._top.see(slack, seen.latency.load_rps)
+        self._cores_and_cache.see(slack)
+        self._top.turn(observation.now_ns)
+        off = self._top.off if self._inhabited(observation) else Reason.ABSENT_RELEASED
+        self._run(desk, off)
+        reason = desk.moves[0].reason if desk.moves else self._hold(desk, off, judged=verdict is not None)
+        return Decision(tuple(desk.moves), reason, self._service.name, slacks(judged))
+
+    def _inhabited(self, observation: Observation) -> bool:
+        return bool(self.sharing) or (self._best_effort and observation.best_effort_present)
+
+    def _run(self, desk: _Desk, off: Reason | None) -> None:
+        now_ns = desk.observation.now_ns
+        if off is not None:
+            desk.suspend(off)
+            self._cores_and_cache.begin()  # for when it is switched on again
+        else:
+            desk.resume()
+            if self._top.cut:
+                desk.cut_to(CUT_TO_CORES)
+            if not desk.moves:  # they would be moves of the same pools
+                self._cores_and_cache.turn(desk, may_grow=self._top.may_grow)
+            if self._power_due.now(now_ns):
+                _share_power(desk)
+        if self._network_due.now(now_ns):
+            _share_network(desk)
+        desk.sweep_idle()
+
+    def _hold(self, desk: _Desk, off: Reason | None, *, judged: bool) -> Reason:
+        if desk.closed:
+            return Reason.HOLD_PENDING
+        if off is not None:
+            return Reason.HOLD_FIXED if off is Reason.ABSENT_RELEASED else Reason.HOLD_SUSPENDED
+        if not judged:
+            return Reason.HOLD_NOT_JUDGED
+        return Reason.HOLD_TARGETS_MET if self._top.may_grow else Reason.HOLD_NO_GROWTH
+
+
+class _Period:
+    """When a controller is due: at once, and then every so often."""
+
+    def __init__(self, period_ns: int) -> None:
+        self._period_ns = period_ns
+        self._due_ns: int | None = None
+
+    def due(self, now_ns: int) -> bool:
+        return self._due_ns is None or now_ns >= self._due_ns
+
+    def done(self, now_ns: int) -> None:
+        """The controller had its turn. From turn to turn the schedule keeps its phase, unless a turn was missed."""
+        following_ns = now_ns if self._due_ns is None else self._due_ns
+        following_ns += self._period_ns
+        self._due_ns = following_ns if following_ns > now_ns else now_ns + self._period_ns
+
+    def now(self, now_ns: int) -> bool:
+        """Whether it is due; if so, this was its turn."""
+        if not self.due(now_ns):
+            return False
+        self.done(now_ns)
+        return True
+
+
+class _Values:
+    """What was seen of the service's slack since a controller's last turn.
+
+    A controller acts on the median: its period is as long as it is so that enough requests tell the tail (Heracles, section 4.3),
+    and a single interval tells too little.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[float] = []
+
+    def see(self, slack: float | None) -> None:
+        if slack is not None:
+            self._seen.append(slack)
+
+    def take(self) -> float | None:
+        """The median, the lower of two; None if nothing was seen. Starts anew."""
+        seen, self._seen = self._seen, []
+        return statistics.median_low(seen) if seen else None
+
+
+class _TopLevel:
+    """Switches the group on and off by the service's slack and load (Heracles, Algorithm 1)."""
+
+    def __init__(self, peak_load_rps: float) -> None:
+        self._peak_load_rps = peak_load_rps
+        self._period = _Period(TOP_LEVEL_NS)
+        self._slacks = _Values()
+        self._loads_rps: list[float] = []
+        self._cool_until_ns = 0
+        self.off: Reason | None = None
+        self.may_grow = False
+        self.cut = False
+
+    def see(self, slack: float | None, load_rps: float) -> None:
+        """An interval of the service."""
+        self._slacks.see(slack)
+        self._loads_rps.append(load_rps)
+
+    def turn(self, now_ns: int) -> None:
+        """Decide if it is time; without a judged interval since the last turn it stays due."""
+        if not self._period.due(now_ns):
+            return
+        slack = self._slacks.take()
+        if slack is None:
+            return
+        self._period.done(now_ns)
+        load = statistics.fmean(self._loads_rps) / self._peak_load_rps if self._peak_load_rps else 0.0
+        self._loads_rps.clear()
+        if slack < 0:
+            self.off = Reason.BEST_EFFORT_SUSPENDED
+            self._cool_until_ns = now_ns + COOL_DOWN_NS
+        elif load > LOAD_OFF:
+            self.off = self.off or Reason.BEST_EFFORT_SUSPENDED_BY_LOAD
+        elif load < LOAD_ON and now_ns >= self._cool_until_ns:
+            self.off = None
+        self.may_grow = slack >= GROWTH_SLACK
+        self.cut = slack < CUT_SLACK
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Group:
+    """The node as divided between the service and the group."""
+
+    node: Node
+    service: Service
+
+    def home(self, resource: Resource) -> Pool | None:
+        """The managed pool that service and group divide."""
+        return self.node.pool(resource, self.service.home)
+
+    def pools(self, *resources: Resource) -> list[Pool]:
+        """The managed pools of these resources, those of other domains too."""
+        return [pool for pool in self.node.managed_pools() if pool.key.resource in resources]
+
+    def divided(self, pool: Pool) -> bool:
+        """Whether the service has a part of it; what it has no part of is the group's."""
+        return self.node.key(pool.key.resource, self.service.home) == pool.key
+
+    def start(self, pool: Pool) -> int:
+        """What the group has of a pool of cores or cache when it is switched on, and keeps while it is."""
+        if not self.divided(pool):
+            return pool.total
+        if pool.key.resource is Resource.CORES:
+            return START_CORES * pool.step
+        return max(1, round(START_CACHE * pool.total / pool.step)) * pool.step
+
+
+class _Desk:
+    """One interval: what is observed, and the moves made so far. Amounts are those after these moves."""
+
+    def __init__(self, group: _Group, observation: Observation) -> None:
+        pending = [outcome.move for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING]
+        self.group = group
+        self.observation = observation
+        self.closed = frozenset(move.pool for move in pending)
+        self.moves: list[Move] = []
+        self.partition = observation.partition
+
+    @property
+    def usage(self) -> Usage:
+        """What the service used."""
+        seen = self.observation.services.get(self.group.service.name)
+        return _NO_USAGE if seen is None else seen.usage
+
+    def held(self, pool: Pool, holder: Holder = BEST_EFFORT) -> int:
+        return self.partition.amount(pool.key, holder)
+
+    def to_group(self, pool: Pool, amount: int, reason: Reason) -> int:
+        """Give the group that much, or what there is: of idle first, then of the service down to its floor."""
+        service = self.group.service
+        spare = max(0, self.held(pool, service.name) - service.floor(pool)) if self.group.divided(pool) else 0
+        from_idle = self._move(pool, IDLE, BEST_EFFORT, min(amount, self.held(pool, IDLE)), reason)
+        return from_idle + self._move(pool, service.name, BEST_EFFORT, min(amount - from_idle, spare), reason)
+
+    def from_group(self, pool: Pool, amount: int, reason: Reason) -> int:
+        """Take that much of the group, or what it has: for the service up to its ceiling, and idle."""
+        amount = min(amount, self.held(pool))
+        to_service = self._move(pool, BEST_EFFORT, self.group.service.name, min(amount, self._room(pool)), reason)
+        return to_service + self._move(pool, BEST_EFFORT, IDLE, amount - to_service, reason)
+
+    def set_level(self, pool: Pool, level: int, reason: Reason) -> None:
+        """Let the group's cores run at another frequency."""
+        change = level - self.held(pool)
+        giver, taker = (None, BEST_EFFORT) if change > 0 else (BEST_EFFORT, None)
+        self._move(pool, giver, taker, abs(change), reason)
+
+    def suspend(self, reason: Reason) -> None:
+        """Leave the group no core and no cache."""
+        for pool in self.group.pools(Resource.CORES, Resource.CACHE):
+            self.from_group(pool, self.held(pool), reason)
+
+    def resume(self) -> None:
+        """See that the group has what it starts with, as it has not after it was off."""
+        for pool in self.group.pools(Resource.CORES, Resource.CACHE):
+            lacking = self.group.start(pool) - self.held(pool)
+            if lacking > 0:
+                self.to_group(pool, lacking, Reason.BEST_EFFORT_RESUMED)
+
+    def cut_to(self, cores: int) -> None:
+        """Leave the group so many cores at most."""
+        pool = self.group.home(Resource.CORES)
+        if pool is not None:
+            self.from_group(pool, self.held(pool) - cores * pool.step, Reason.BEST_EFFORT_CUT_BY_SLACK)
+
+    def sweep_idle(self) -> None:
+        """What nobody holds is the service's: a service that was away has left it."""
+        moved = {move.pool for move in self.moves}
+        for pool in self.group.pools(Resource.CORES, Resource.CACHE, Resource.NETWORK):
+            if pool.key not in moved:
+                idle = min(self.held(pool, IDLE), self._room(pool))
+                self._move(pool, IDLE, self.group.service.name, idle, Reason.IDLE_TO_SERVICE)
+
+    def _room(self, pool: Pool) -> int:
+        service = self.group.service
+        ceiling = service.ceiling(pool) // pool.step * pool.step if self.group.divided(pool) else 0
+        return max(0, ceiling - self.held(pool, service.name))
+
+    def _move(self, pool: Pool, giver: Holder | None, taker: Holder | None, amount: int, reason: Reason) -> int:
+        if pool.step:
+            amount = amount // pool.step * pool.step
+        if amount <= 0 or pool.key in self.closed:
+            return 0
+        move = Move(self.observation.tick, pool.key, giver, taker, amount, reason)
+        self.partition = self.partition.after([move])
+        self.moves.append(move)
+        return amount
+
+
+def _start(group: _Group, *, anyone: bool) -> Partition:
+    """The service with all that it may hold, less what the group starts with."""
+    amounts = dict(fair_start(group.node, (group.service,), best_effort=False).amounts)
+    for pool in group.node.managed_pools():
+        if pool.key.resource not in PARTITIONED:
+            del amounts[pool.key]
+        elif pool.levels:
+            amounts[pool.key] = _highest_levels(group, pool, anyone=anyone)
+    partition = Partition(amounts)
+    if not anyone:
+        return partition
+    desk = _Desk(group, Observation(0, 0, {}, partition))
+    desk.resume()
+    for pool in group.pools(Resource.NETWORK):
+        desk.to_group(pool, pool.total // 2, Reason.BEST_EFFORT_NETWORK)  # until the service's use is known
+    return desk.partition
+
+
+def _highest_levels(group: _Group, pool: Pool, *, anyone: bool) -> dict[Holder, int]:
+    """The service as fast as it may, turbo included, and the group as fast as it can until power is short."""
+    service = group.service
+    held = {BEST_EFFORT: pool.levels[-1]} if anyone else {}
+    if group.divided(pool):
+        held[service.name] = max(level for level in pool.levels if service.floor(pool) <= level <= service.ceiling(pool))
+    return held
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Memory bandwidth in bytes/s: the node's, the group's part of it, and how much there may be."""
+
+    total: int
+    group: int
+    limit: float
+
+
+def _traffic(desk: _Desk) -> _Traffic | None:
+    """None where it is not measured. The group's part is what the service does not use; all of it where that is unknown."""
+    total, peak = desk.observation.memory_bandwidth_bytes_per_s, desk.group.node.memory_bandwidth_bytes_per_s
+    if total is None or peak is None:
+        return None
+    own = desk.usage.memory_bandwidth_bytes_per_s or 0
+    return _Traffic(total, max(0, total - own), MEMORY_BANDWIDTH_LIMIT * peak)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Trial:
+    """A way given to the group, whose effect is awaited: traffic and progress before, and the ways after."""
+
+    pool: PoolKey
+    ways: int
+    traffic: int
+    progress: float | None
+
+
+class _CoresAndCache:
+    """Gradient descent in two alternating phases, within the limit of memory bandwidth (Heracles, Algorithm 2)."""
+
+    def __init__(self) -> None:
+        self._period = _Period(CORES_AND_CACHE_NS)
+        self._slacks = _Values()
+        self._grows_cache = True
+        self._trial: _Trial | None = None
+        self._earlier_traffic: int | None = None
+
+    def see(self, slack: float | None) -> None:
+        """An interval of the service."""
+        self._slacks.see(slack)
+
+    def begin(self) -> None:
+        """Forget the phase: the group starts anew when it is switched on again."""
+        self._grows_cache = True
+        self._trial = None
+        self._earlier_traffic = None
+
+    def turn(self, desk: _Desk, *, may_grow: bool) -> None:
+        """Cut the group's cores where memory bandwidth is short, else grow it if it may and it is time."""
+        if not self._period.now(desk.observation.now_ns):
+            return
+        slack = self._slacks.take()
+        traffic = _traffic(desk)
+        trial, self._trial = self._trial, None
+        earlier, self._earlier_traffic = self._earlier_traffic, None if traffic is None else traffic.total
+        if traffic is not None and traffic.total > traffic.limit:
+            self._cut(desk, traffic)
+        elif not may_grow or slack is None:
+            return
+        elif self._grows_cache:
+            derivative = 0 if traffic is None or earlier is None else traffic.total - earlier
+            self._grow_cache(desk, traffic, derivative, trial)
+        else:
+            self._grow_cores(desk, traffic, slack)
+
+    def _cut(self, desk: _Desk, traffic: _Traffic) -> None:
+        """Remove the cores that make the excess; the one that the group starts with stays."""
+        pool = desk.group.home(Resource.CORES)
+        if pool is None:
+            return
+        held = desk.held(pool)
+        excess = math.ceil((traffic.total - traffic.limit) / _per_step(traffic, held, pool)) * pool.step
+        desk.from_group(pool, min(excess, held - desk.group.start(pool)), Reason.BEST_EFFORT_CUT_BY_MEMORY_BANDWIDTH)
+
+    def _grow_cache(self, desk: _Desk, traffic: _Traffic | None, derivative: int, trial: _Trial | None) -> None:
+        pool = desk.group.home(Resource.CACHE)
+        # Without a measurement there is no gradient to follow.
+        if pool is None or traffic is None:
+            self._grows_cache = False
+            return
+        if pool.key in desk.closed:
+            self._trial = trial  # the way that it is about has not gone, or cannot be taken back now
+            return
+        progress = desk.observation.best_effort.progress
+        if trial is not None and trial.ways == desk.held(pool):
+            if traffic.total >= trial.traffic:
+                desk.from_group(pool, pool.step, Reason.BEST_EFFORT_GROWTH_UNDONE)
+                self._grows_cache = False
+                return
+            if trial.progress is not None and progress is not None and progress <= trial.progress:
+                self._grows_cache = False
+                return
+        predicted = traffic.total + derivative
+        if predicted > traffic.limit or not desk.to_group(pool, pool.step, Reason.BEST_EFFORT_GROWN):
+            self._grows_cache = False
+            return
+        self._trial = _Trial(pool.key, desk.held(pool), traffic.total, progress)
+
+    def _grow_cores(self, desk: _Desk, traffic: _Traffic | None, slack: float) -> None:
+        pool = desk.group.home(Resource.CORES)
+        if pool is None:
+            self._grows_cache = True
+            return
+        needed = None if traffic is None else traffic.total + _per_step(traffic, desk.held(pool), pool)
+        if traffic is not None and needed is not None and needed > traffic.limit:
+            self._grows_cache = True
+        elif slack > GROWTH_SLACK and not desk.to_group(pool, pool.step, Reason.BEST_EFFORT_GROWN):
+            self._grows_cache = pool.key not in desk.closed
+
+
+def _per_step(traffic: _Traffic, held: int, pool: Pool) -> float:
+    """The traffic of one step of the group's cores; at least one byte/s, so that it can be divided by."""
+    return max(1.0, traffic.group / max(1, held // pool.step))
+
+
+def _share_power(desk: _Desk) -> None:
+    """Slow the group where power is short and the service under its nominal frequency (Heracles, Algorithm 3)."""
+    power, limit = desk.observation.power_milliwatts, desk.group.node.power_milliwatts
+    pool, frequency_hz = desk.group.home(Resource.FREQUENCY), desk.usage.frequency_hz
+    if power is None or limit is None or pool is None or frequency_hz is None:
+        return
+    guaranteed = pool.levels[-2] if len(pool.levels) > 1 else pool.levels[0]  # the last level is turbo
+    level = desk.held(pool)
+    if power > POWER_LIMIT * limit and frequency_hz < guaranteed:
+        lower = pool.below(level, pool.levels[0])
+        if lower is not None:
+            desk.set_level(pool, lower, Reason.BEST_EFFORT_SLOWED_BY_POWER)
+    elif power <= POWER_LIMIT * limit and frequency_hz >= guaranteed:
+        higher = pool.above(level)
+        if higher is not None:
+            desk.set_level(pool, higher, Reason.BEST_EFFORT_QUICKENED)
+
+
+def _share_network(desk: _Desk) -> None:
+    """The group has what the service leaves of the link, less some headroom (Heracles, Algorithm 4)."""
+    pool, use = desk.group.home(Resource.NETWORK), desk.usage.network_bits_per_s
+    if pool is None or use is None:
+        return
+    wanted = max(0, int(pool.total - use - max(LINK_RESERVE * pool.total, USE_RESERVE * use))) // pool.step * pool.step
+    change = wanted - desk.held(pool)
+    if change > 0:
+        desk.to_group(pool, change, Reason.BEST_EFFORT_NETWORK)
+    else:
+        desk.from_group(pool, -change, Reason.BEST_EFFORT_NETWORK)
