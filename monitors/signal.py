@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from dataclasses import replace as with_changes
 from typing import NamedTuple
 
 from monitors.histogram_message import Window
-from monitors.signal_window import Bin, Client, Sample, beyond, vote
+from monitors.signal_window import Bin, Sample, beyond, vote
 from parties.histogram import samples_needed
 from parties.model import NS_PER_S, LatencyView, QosTarget, ServiceState
 from parties.settings import SignalSettings
 
 _NOTHING = Bin()
+_UNTOUCHED = 1 << 62  # later than any bin
+_NEVER = -1  # before any window's end
+
+# Reading a member of an enumeration costs as much as a call.
+_IDLE, _STALLED, _FAILING = ServiceState.IDLE, ServiceState.STALLED, ServiceState.FAILING
+_FEW_SAMPLES, _OK = ServiceState.FEW_SAMPLES, ServiceState.OK
 
 
 class Signal:
@@ -34,7 +39,8 @@ class Signal:
             settings = with_changes(settings, window=False, bounds=False, vote=False, stalled=False)
         self._settings = settings
         self._interval_ns = interval_ns
-        self._counters = Counter(windows=0, unknown_service=0, too_old=0, clients_gone=0)
+        self._counters = Counter(unknown_service=0, too_old=0, clients_gone=0)
+        self._windows = 0
         self._services: dict[str, _ServiceSignal] = {}
         for name, target in targets.items():
             self.add(name, target)
@@ -53,7 +59,7 @@ class Signal:
         if service is None:
             self._counters["unknown_service"] += 1
         else:
-            self._counters["windows"] += 1
+            self._windows += 1
             service.feed(window)
 
     def note_change(self, service: str, now_ns: int) -> None:
@@ -67,26 +73,33 @@ class Signal:
 
     def counters(self) -> Mapping[str, int]:
         """What was taken in and left out since the start, and how many clients report now."""
-        return {**self._counters, "clients": sum(service.clients for service in self._services.values())}
+        return {"windows": self._windows, **self._counters, "clients": sum(service.clients for service in self._services.values())}
 
 
-@dataclass(slots=True)
 class _Interval:
-    """The last interval of a service: its bins by number, its sums, and how its clients stand at its end."""
+    """The last interval of a service: its bins by number, their sums, and how the clients that report stand at its end."""
 
-    first: int
-    last: int
-    bins: list[Bin]
-    scheduled: int
-    completed: int
-    failed: int
-    unsent: int
-    outstanding: int
-    ages_ns: list[int]
+    __slots__ = ("ages_ns", "bins", "completed", "failed", "first", "last", "outstanding", "scheduled", "unsent")
+
+    def __init__(self, first: int, last: int, bins: list[Bin], clients: Iterable[Window]) -> None:
+        self.first = first
+        self.last = last
+        self.bins = bins
+        self.scheduled = self.completed = self.failed = self.unsent = self.outstanding = 0
+        for item in bins:
+            self.scheduled += item.scheduled
+            self.completed += item.completed
+            self.failed += item.failed
+            self.unsent += item.unsent
+        self.ages_ns: list[int] = []
+        for client in clients:
+            if client.outstanding:
+                self.outstanding += client.outstanding
+                self.ages_ns.append(client.oldest_outstanding_ns)
 
     @property
     def oldest_ns(self) -> int:
-        return max(self.ages_ns, default=0)
+        return max(self.ages_ns) if self.ages_ns else 0
 
 
 class _Judgement(NamedTuple):
@@ -109,14 +122,15 @@ class _ServiceSignal:
         self._settings = settings
         self._interval_ns = interval_ns
         self._counters = counters
+        self._kept_ns = settings.longest_window_ns + 2 * interval_ns
         self._bin_ns = max(1, interval_ns // settings.sub_intervals)
         self._stale_after_ns = max(settings.stale_after_ns, 2 * interval_ns)
         self._answers_needed = math.ceil(2 / settings.failing_error_rate) if settings.failing_error_rate > 0 else 1
         self._needed = samples_needed(target.percentile)
         self._bins: dict[int, Bin] = {}
-        self._clients: dict[str, Client] = {}
-        self._newest_end_ns: int | None = None
-        self._touched: int | None = None  # the earliest bin that changed since the last view
+        self._clients: dict[str, Window] = {}  # the latest of each
+        self._newest_end_ns = _NEVER
+        self._touched = _UNTOUCHED  # the earliest bin that changed since the last view
         self._changed = 0  # the first bin that counts as after the last change of the service's resources
 
     @property
@@ -126,21 +140,23 @@ class _ServiceSignal:
 
     def feed(self, window: Window) -> None:
         """Add a window to its bin, and note how its client stands."""
-        number = self._number(window.window_end_ns)
-        if self._newest_end_ns is not None and number < self._number(self._newest_end_ns - self._settings.longest_window_ns):
+        end_ns = window.window_end_ns
+        number = (end_ns - 1) // self._bin_ns  # as in ``_number``; this runs for every message
+        if end_ns >= self._newest_end_ns:
+            self._newest_end_ns = end_ns
+        elif number < self._number(self._newest_end_ns - self._settings.longest_window_ns):
             self._counters["too_old"] += 1
             return
         found = self._bins.get(number)
         if found is None:
-            found = self._bins[number] = Bin()
-        found.add(window)
-        self._newest_end_ns = max(self._newest_end_ns or 0, window.window_end_ns)
-        self._touched = number if self._touched is None else min(self._touched, number)
+            self._bins[number] = Bin.of(window)
+        else:
+            found.add(window)
+        if number < self._touched:  # noqa: PLR1730 - a call of min costs as much as the rest of this method
+            self._touched = number
         before = self._clients.get(window.client)
-        if before is None or (window.window_end_ns, window.sequence) >= (before.window_end_ns, before.sequence):
-            self._clients[window.client] = Client(
-                window.window_end_ns, window.sequence, window.outstanding, window.oldest_outstanding_ns
-            )
+        if before is None or (end_ns, window.sequence) >= (before.window_end_ns, before.sequence):
+            self._clients[window.client] = window
 
     def note_change(self, now_ns: int) -> None:
         """Judge by what comes after: from the bin in which the change fell if most of that bin is still to come, else the next."""
@@ -149,26 +165,32 @@ class _ServiceSignal:
     def view(self, now_ns: int) -> LatencyView:
         """What can be said now."""
         self._forget(now_ns)
-        fresh = self._touched is not None
-        if self._newest_end_ns is None:
+        touched, self._touched = self._touched, _UNTOUCHED
+        fresh = touched != _UNTOUCHED
+        if self._newest_end_ns == _NEVER:
             return LatencyView(ServiceState.STALE, age_ns=now_ns, fresh=fresh)
         age_ns = max(0, now_ns - self._newest_end_ns)
         if age_ns >= self._stale_after_ns:
-            self._touched = None
             return LatencyView(ServiceState.STALE, age_ns=age_ns, fresh=fresh)
-        interval = self._interval(self._number(self._newest_end_ns))
-        self._touched = None
-        return LatencyView(
-            *self._judged(interval, now_ns),
-            age_ns=age_ns,
-            fresh=fresh,
-            scheduled=interval.scheduled,
-            completed=interval.completed,
-            failed=interval.failed,
-            unsent=interval.unsent,
-            outstanding=interval.outstanding,
-            oldest_outstanding_ns=interval.oldest_ns,
-            load_rps=interval.scheduled * NS_PER_S / (len(interval.bins) * self._bin_ns),
+        interval = self._interval(self._number(self._newest_end_ns), touched)
+        state, latency_ns, cautious_latency_ns, low_ns, high_ns, samples, window_ns = self._judged(interval, now_ns)
+        return LatencyView(  # in the order of its fields, as names cost a third more
+            state,
+            latency_ns,
+            cautious_latency_ns,
+            low_ns,
+            high_ns,
+            samples,
+            window_ns,
+            age_ns,
+            fresh,
+            interval.scheduled,
+            interval.completed,
+            interval.failed,
+            interval.unsent,
+            interval.outstanding,
+            interval.oldest_ns,
+            interval.scheduled * NS_PER_S / self._length(interval.bins),
         )
 
     def _number(self, end_ns: int) -> int:
@@ -177,7 +199,7 @@ class _ServiceSignal:
 
     def _forget(self, now_ns: int) -> None:
         """Drop what is too old to matter: bins behind the longest window, clients that stopped sending."""
-        oldest = self._number(now_ns - self._settings.longest_window_ns - 2 * self._interval_ns)
+        oldest = self._number(now_ns - self._kept_ns)
         while self._bins and (number := next(iter(self._bins))) < oldest:  # in the order of arrival: nearly ascending
             del self._bins[number]
         before_ns = now_ns - self._stale_after_ns
@@ -186,33 +208,17 @@ class _ServiceSignal:
             del self._clients[name]
             self._counters["clients_gone"] += 1
 
-    def _interval(self, last: int) -> _Interval:
+    def _interval(self, last: int, touched: int) -> _Interval:
         """The interval up to the newest bin.
 
         It ends at the newest bin and not at the clock, as the newest windows are always still on their way. It reaches back over
         what came late since the last view, by one interval more at most, so that no sample is passed over.
         """
-        usual = last - self._settings.sub_intervals + 1
-        late = usual if self._touched is None else self._touched
-        first = max(min(usual, late), last - 2 * self._settings.sub_intervals + 1)
-        bins = self._stretch(first, last)
-        scheduled = completed = failed = unsent = 0
-        for item in bins:
-            scheduled += item.scheduled
-            completed += item.completed
-            failed += item.failed
-            unsent += item.unsent
-        return _Interval(
-            first=first,
-            last=last,
-            bins=bins,
-            scheduled=scheduled,
-            completed=completed,
-            failed=failed,
-            unsent=unsent,
-            outstanding=sum(client.outstanding for client in self._clients.values()),
-            ages_ns=[client.oldest_outstanding_ns for client in self._clients.values() if client.outstanding],
-        )
+        sub_intervals = self._settings.sub_intervals
+        first = last - sub_intervals + 1
+        if touched < first:
+            first = max(touched, first - sub_intervals)
+        return _Interval(first, last, self._stretch(first, last), self._clients.values())
 
     def _stretch(self, first: int, last: int) -> list[Bin]:
         return [self._bins.get(number, _NOTHING) for number in range(first, last + 1)]
@@ -220,14 +226,14 @@ class _ServiceSignal:
     def _judged(self, interval: _Interval, now_ns: int) -> _Judgement:
         """State, latency and bounds."""
         if not (interval.scheduled or interval.completed or interval.failed or interval.unsent or interval.outstanding):
-            return _Judgement(ServiceState.IDLE)
+            return _Judgement(_IDLE)
         if self._stalled(interval):
             waiting = interval.unsent + interval.outstanding
             worst_ns = beyond(self._target, interval.oldest_ns, interval.unsent / waiting)
-            return _Judgement(ServiceState.STALLED, worst_ns, worst_ns, worst_ns, window_ns=self._length(interval.bins))
+            return _Judgement(_STALLED, worst_ns, worst_ns, worst_ns, window_ns=self._length(interval.bins))
         limit = self._number(now_ns - self._settings.longest_window_ns) + 1
         judgement = self._percentile(interval, limit)
-        return judgement._replace(state=ServiceState.FAILING) if self._failing(interval, limit) else judgement
+        return judgement._replace(state=_FAILING) if self._failing(interval, limit) else judgement
 
     def _length(self, bins: list[Bin]) -> int:
         return len(bins) * self._bin_ns
@@ -267,26 +273,29 @@ class _ServiceSignal:
         window_ns = self._length(bins)
         latency_ns = sample.latency_ns()
         if latency_ns is None or (settings.window and not sample.supported and not sample.violates()):
-            return _Judgement(ServiceState.FEW_SAMPLES, None, None, low_ns, high_ns, sample.count, window_ns)
+            return _Judgement(_FEW_SAMPLES, None, None, low_ns, high_ns, sample.count, window_ns)
         if settings.vote and not grown:
             voted_ns = vote(bins, self._target, settings.sub_intervals, unsent=settings.stalled)
             latency_ns = latency_ns if voted_ns is None else voted_ns
         cautious_ns = latency_ns
         if settings.bounds:
             cautious_ns = max(latency_ns, sample.largest_ns if high_ns is None else high_ns)
-        return _Judgement(ServiceState.OK, latency_ns, cautious_ns, low_ns, high_ns, sample.count, window_ns)
+        return _Judgement(_OK, latency_ns, cautious_ns, low_ns, high_ns, sample.count, window_ns)
 
     def _grown(self, interval: _Interval, limit: int) -> tuple[list[Bin], bool]:
         """The bins to judge by: the interval's, and earlier ones until the percentile is supported, but none before a change."""
         if not self._settings.window:
             return interval.bins, False
-        first = max(interval.first, min(self._changed, interval.last + 1))
-        bins = self._stretch(first, interval.last)
-        count = sum(item.completed + (item.unsent if self._settings.stalled else 0) for item in bins)
+        first, last, stalled = interval.first, interval.last, self._settings.stalled
+        bins, count = interval.bins, interval.completed + (interval.unsent if stalled else 0)
+        if self._changed > first:
+            first = min(self._changed, last + 1)
+            bins = self._stretch(first, last)
+            count = sum(item.completed + (item.unsent if stalled else 0) for item in bins)
         earliest = max(limit, self._changed)
         number = first
         while count < self._needed and number > earliest:
             number -= 1
             more = self._bins.get(number, _NOTHING)
-            count += more.completed + (more.unsent if self._settings.stalled else 0)
-        return (bins, False) if number == first else (self._stretch(number, interval.last), True)
+            count += more.completed + (more.unsent if stalled else 0)
+        return (bins, False) if number == first else (self._stretch(number, last), True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from monitors.histogram_message import Window
-from parties.histogram import Histogram, Tail, rank_bounds, rank_of, samples_needed
+from parties.histogram import Histogram, Tail, ranks, samples_needed
 from parties.model import QosTarget
 
 
@@ -25,6 +25,12 @@ class Bin:
     failed: int = 0
     unsent: int = 0
 
+    @classmethod
+    def of(cls, window: Window) -> Bin:
+        """The bin of a first window, which is the only one where a service has one client."""
+        completed = window.completed
+        return cls([window.histogram] if completed else [], completed, window.scheduled, window.failed, window.unsent)
+
     def add(self, window: Window) -> None:
         """Add one window's samples and counts."""
         self.completed += window.completed
@@ -35,16 +41,6 @@ class Bin:
         self.unsent += window.unsent
 
 
-@dataclass(slots=True)
-class Client:
-    """How one client stood at the end of its latest window."""
-
-    window_end_ns: int
-    sequence: int
-    outstanding: int
-    oldest_outstanding_ns: int
-
-
 class Sample:
     """The latencies of a stretch of bins, with those that are still to come.
 
@@ -52,6 +48,8 @@ class Sample:
     each client: where it is over the percentile already it is one more sample, with its age as the least it can become; the rest
     may still turn out fast and are not counted.
     """
+
+    __slots__ = ("_ages_ns", "_ranks", "_tail", "_target", "_unsent", "count")
 
     def __init__(
         self,
@@ -62,29 +60,42 @@ class Sample:
         unsent: bool = True,
         confidence: float | None = None,
     ) -> None:
+        histograms: list[Histogram] = []
+        completed = never_sent = 0
+        for item in bins:
+            histograms += item.histograms
+            completed += item.completed
+            never_sent += item.unsent
         self._target = target
-        self._unsent = sum(item.unsent for item in bins) if unsent else 0
-        histograms = [histogram for item in bins for histogram in item.histograms]
-        self.count = sum(item.completed for item in bins) + self._unsent
-        keep = self._above(self.count + len(ages_ns), confidence)
+        self._ages_ns = ages_ns
+        self._unsent = never_sent if unsent else 0
+        self.count = completed + self._unsent
+        most = self.count + len(ages_ns)
+        self._ranks = ranks(target.percentile, most, confidence)
+        keep = most - min(self._ranks.rank, self._ranks.low or most) + 1  # so many of the largest have to be looked at
         self._tail = Tail(histograms, keep)
-        if ages_ns and (answered := self._tail.value(self._rank())) is not None:
-            late = Histogram()
+        if ages_ns:
+            self._ranks = ranks(target.percentile, self.count, confidence)
+            late = self._late(ages_ns)
+            if late.count:
+                self.count += late.count
+                self._ranks = ranks(target.percentile, self.count, confidence)
+                self._tail = Tail((*histograms, late), keep)
+
+    def _late(self, ages_ns: Sequence[int]) -> Histogram:
+        """The ages that are over the percentile of the answered requests."""
+        late = Histogram()
+        answered_ns = self._tail.value(self._ranks.rank)
+        if answered_ns is not None:
             for age_ns in ages_ns:
-                if age_ns > answered:
+                if age_ns > answered_ns:
                     late.add(age_ns)
-            self.count += late.count
-            self._tail = Tail((*histograms, late), keep)
-        self.largest_ns = max(self._tail.largest() or 0, *ages_ns, 0)
-        self._low, self._high = (None, None) if confidence is None else rank_bounds(target.percentile, self.count, confidence)
+        return late
 
-    def _rank(self) -> int:
-        return rank_of(self._target.percentile, self.count)
-
-    def _above(self, count: int, confidence: float | None) -> int:
-        """How many of the largest of so many samples have to be looked at."""
-        low = None if confidence is None else rank_bounds(self._target.percentile, count, confidence)[0]
-        return count - min(rank_of(self._target.percentile, count), low or count) + 1
+    @property
+    def largest_ns(self) -> int:
+        """The largest latency or age that is known."""
+        return max(self._tail.largest() or 0, *self._ages_ns, 0)
 
     @property
     def supported(self) -> bool:
@@ -102,16 +113,18 @@ class Sample:
 
     def latency_ns(self) -> int | None:
         """The target's percentile; None of nothing."""
-        return self.at(self._rank()) if self.count else None
+        return self.at(self._ranks.rank) if self.count else None
 
     def bounds_ns(self) -> tuple[int | None, int | None]:
         """Between which order statistics the true percentile lies; None is an open side."""
+        _, low, high = self._ranks
         # An upper bound that was never sent is no bound.
-        return (None if self._low is None else self.at(self._low)), (None if self._high is None else self._tail.value(self._high))
+        return (None if low is None else self.at(low)), (None if high is None else self._tail.value(high))
 
     def violates(self) -> bool:
         """Whether even the lower bound is over the target, and at least two samples are: a violation that few samples prove."""
-        return self._low is not None and self._low < self.count and self.at(self._low) > self._target.latency_ns
+        low = self._ranks.low
+        return low is not None and low < self.count and self.at(low) > self._target.latency_ns
 
 
 def beyond(target: QosTarget, known_ns: int, share: float) -> int:
@@ -126,18 +139,22 @@ def vote(bins: Sequence[Bin], target: QosTarget, most: int, *, unsent: bool = Tr
     threshold. Neighbours are put together (5 parts, then 3) until each part supports the percentile. There are at most ``most``.
     """
     needed = samples_needed(target.percentile)
-    counts = [item.completed + (item.unsent if unsent else 0) for item in bins]
+    counts = [item.completed + item.unsent if unsent else item.completed for item in bins]
     parts = min(most, len(bins))
     for odd in range(parts - 1 + parts % 2, 2, -2):
+        if odd == len(bins):  # the usual case: each bin is a part
+            if min(counts) >= needed:
+                return sorted([_percentile(item, target, unsent=unsent) for item in bins])[odd // 2]
+            continue
         edges = [part * len(bins) // odd for part in range(odd + 1)]
         slices = [slice(first, last) for first, last in pairwise(edges)]
         if min(sum(counts[part]) for part in slices) >= needed:
-            return sorted(_percentile(bins[part], target, unsent=unsent) for part in slices)[odd // 2]
+            return sorted(Sample(bins[part], target, unsent=unsent).latency_ns() or 0 for part in slices)[odd // 2]
     return None
 
 
-def _percentile(bins: Sequence[Bin], target: QosTarget, *, unsent: bool) -> int:
-    """The target's percentile of a stretch of bins; 0 of nothing."""
-    if len(bins) == 1 and len(bins[0].histograms) == 1 and not (unsent and bins[0].unsent):
-        return bins[0].histograms[0].percentile(target.percentile) or 0  # one client, the usual case, without the detour
-    return Sample(bins, target, unsent=unsent).latency_ns() or 0
+def _percentile(item: Bin, target: QosTarget, *, unsent: bool) -> int:
+    """The target's percentile of one bin; 0 of nothing."""
+    if len(item.histograms) == 1 and not (unsent and item.unsent):  # one client, the usual case, without the detour
+        return item.histograms[0].percentile(target.percentile) or 0
+    return Sample((item,), target, unsent=unsent).latency_ns() or 0

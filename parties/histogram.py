@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from statistics import NormalDist
+from typing import NamedTuple
 
 MAX_VALUE = (1 << 62) - 1
 LAST_BUCKET = 7167
@@ -40,8 +41,8 @@ def lower(index: int) -> int:
 
 def upper(index: int) -> int:
     """The largest value of a bucket, in ns: what a value in it is reported as."""
-    shift = max(0, (index >> 7) - 1)
-    return ((index - (shift << 7) + 1) << shift) - 1
+    shift = (index >> 7) - 1
+    return ((index - (shift << 7) + 1) << shift) - 1 if shift > 0 else index
 
 
 class Histogram:
@@ -99,10 +100,11 @@ class Histogram:
     def largest(self, keep: int) -> int:
         """The bucket of the ``keep``-th largest value, or the lowest one if there are fewer; not to be asked of nothing."""
         buckets = self.buckets()
-        for index, count in zip(reversed(buckets), reversed(self._values), strict=True):
-            keep -= count
+        values = self._values
+        for position in range(len(buckets) - 1, -1, -1):
+            keep -= values[position]
             if keep <= 0:
-                return index
+                return buckets[position]
         return buckets[0]
 
     def from_bucket(self, index: int) -> Iterator[tuple[int, int]]:
@@ -185,12 +187,13 @@ class Tail:
 
     def __init__(self, histograms: Iterable[Histogram], keep: int) -> None:
         filled = [histogram for histogram in histograms if histogram.count]
-        self.count = sum(histogram.count for histogram in filled)
         self._keep = keep
+        self.count = 0
         counts: dict[int, int] = {}
         if filled:
             lowest = _lowest_of_largest(filled, keep)
             for histogram in filled:
+                self.count += histogram.count
                 for index, count in histogram.from_bucket(lowest):
                     counts[index] = counts.get(index, 0) + count
         self._descending = sorted(counts, reverse=True)
@@ -217,16 +220,33 @@ def _lowest_of_largest(histograms: Sequence[Histogram], keep: int) -> int:
     If each has its share of ``keep``, then all together have ``keep`` values at or over the lowest of the buckets of those.
     """
     share = -(-keep // len(histograms))
-    if min(histogram.count for histogram in histograms) < share:
+    if min([histogram.count for histogram in histograms]) < share:  # a list: a generator costs more than so few entries
         share = keep
-    return min(histogram.largest(share) for histogram in histograms)
+    return min([histogram.largest(share) for histogram in histograms])
 
 
 def rank_of(percentile: float, count: int) -> int:
     """The nearest rank of a percentile among ``count`` samples, 1 to ``count``."""
-    return min(count, max(1, math.ceil(percentile / 100 * count - _ROUNDING)))
+    rank = math.ceil(percentile / 100 * count - _ROUNDING)
+    return min(rank, count) if rank > 1 else min(1, count)
 
 
+class Ranks(NamedTuple):
+    """The rank of a percentile and of its bounds, as ``rank_of`` and ``rank_bounds`` give them."""
+
+    rank: int
+    low: int | None
+    high: int | None
+
+
+@lru_cache(maxsize=2048)
+def ranks(percentile: float, count: int, confidence: float | None) -> Ranks:
+    """Which ranks to look at; without a confidence there are no bounds. Kept, as a service's counts come again and again."""
+    low, high = (None, None) if confidence is None else rank_bounds(percentile, count, confidence)
+    return Ranks(rank_of(percentile, count), low, high)
+
+
+@lru_cache(maxsize=64)
 def samples_needed(percentile: float) -> int:
     """The fewest samples that support a percentile: as many as let one be expected above it (100 for p99)."""
     above = 1 - percentile / 100
@@ -257,17 +277,53 @@ def rank_bounds(percentile: float, count: int, confidence: float) -> tuple[int |
     return (low if low >= 1 else None), (high if high <= count else None)
 
 
-@lru_cache(maxsize=1024)
 def _exact_bounds(p: float, count: int, tail: float) -> tuple[int | None, int | None]:
     """The same by summing the binomial from its shorter side, so that the sum has few terms."""
     if p > 0.5:  # noqa: PLR2004 - the shorter side
-        above = _binomial_quantiles(1 - p, count, tail)
+        above = _steps(1 - p, tail).at(count)
         # With E = count - below: l = count - max{e: P(E >= e) > tail}, u = count + 1 - min{e: P(E <= e) > tail}.
         high, low = count + 1 - above[0], count - above[1]
     else:
-        low, last = _binomial_quantiles(p, count, tail)
+        low, last = _steps(p, tail).at(count)
         high = last + 1
     return (low if low >= 1 else None), (high if high <= count else None)
+
+
+class _Steps:
+    """The two quantiles of a binomial for any count, remembered.
+
+    Both rise with the count and stay the same over many counts, so that what is known of two counts holds for all between them.
+    """
+
+    __slots__ = ("_counts", "_found", "_q", "_tail")
+
+    def __init__(self, q: float, tail: float) -> None:
+        self._q = q
+        self._tail = tail
+        self._counts: list[int] = []  # ascending
+        self._found: list[tuple[int, int]] = []
+
+    def at(self, count: int) -> tuple[int, int]:
+        """The quantiles for so many trials."""
+        counts, found = self._counts, self._found
+        after = bisect_left(counts, count)
+        if after < len(counts) and (counts[after] == count or (after and found[after - 1] == found[after])):
+            return found[after]
+        quantiles = _binomial_quantiles(self._q, count, self._tail)
+        # Of each step only the ends are kept.
+        if found[max(0, after - 2) : after] == [quantiles] * 2:
+            counts[after - 1] = count
+        elif found[after : after + 2] == [quantiles] * 2:
+            counts[after] = count
+        else:
+            counts.insert(after, count)
+            found.insert(after, quantiles)
+        return quantiles
+
+
+@lru_cache(maxsize=64)
+def _steps(q: float, tail: float) -> _Steps:
+    return _Steps(q, tail)
 
 
 def _binomial_quantiles(q: float, count: int, tail: float) -> tuple[int, int]:
