@@ -64,6 +64,7 @@ POOLS = (
 CORES = tuple(Core(core, (core,)) for core in range(14))
 NODE = Node("stage", (Domain(0, CORES),), {pool.key: pool for pool in POOLS}, BANDWIDTH, POWER)
 TARGET_NS = 10_000_000
+GROWTH = {Reason.BEST_EFFORT_GROWN, Reason.BEST_EFFORT_GROWTH_UNDONE}
 
 
 def view(slack: float, state: ServiceState = ServiceState.OK) -> LatencyView:
@@ -245,6 +246,9 @@ def test_the_median_of_its_period_counts() -> None:
     scene.run(6, -0.5)
     scene.run(9, 0.3)
     assert scene.cores() >= 1
+    scene.run(14.5, -0.5)
+    scene.step(0.3)  # nor does a last good one save it
+    assert scene.cores() == 0
 
 
 @pytest.mark.parametrize("state", [ServiceState.STALLED, ServiceState.FAILING])
@@ -446,8 +450,57 @@ def test_the_first_core_stays_whatever_the_traffic() -> None:
     scene = make("a")
     scene.give(Resource.CORES, 3000)
     scene.bandwidth = 10 * BANDWIDTH
-    scene.run(10, 0.5)
+    for _ in range(20):
+        scene.step(0.5)
+        assert scene.cores() == 1
+
+
+def test_growth_waits_for_the_top_level() -> None:
+    """What the top level forbade at its turn stays forbidden until the next, whatever slack there is meanwhile."""
+    scene = make("a")
+    scene.run(0.5, 0.09)
+    scene.run(14, 0.5)
     assert scene.cores() == 1
+    scene.run(4.5, 0.5)
+    assert scene.cores() == 2
+
+
+def test_where_no_core_is_left_the_cache_is_next() -> None:
+    """The service has its last core: the group grows in the cache again."""
+    scene = make("a")
+    scene.bandwidth = 10 * GB
+    scene.usage = Usage(memory_bandwidth_bytes_per_s=9 * GB)
+    scene.run(2, 0.5)
+    scene.run(2, 0.5)  # no less traffic: the way comes back, cores are next
+    scene.give(Resource.CORES, 13_000)
+    scene.run(2, 0.5)
+    assert scene.ways() == 2
+    scene.run(2, 0.5)
+    assert scene.ways() == 3
+
+
+def test_the_group_begins_with_the_cache_when_it_comes_back() -> None:
+    """The phase of before does not count after it was off."""
+    scene = make("a")
+    scene.bandwidth = 10 * GB
+    scene.usage = Usage(memory_bandwidth_bytes_per_s=9 * GB)
+    scene.run(15, 0.5)
+    assert scene.cores() > 1
+    scene.run(15.5, 0.5, 0.9)
+    assert scene.cores() == 0
+    scene.run(18, 0.5)
+    growth = [move.pool.resource for decision in scene.decisions[-36:] for move in decision.moves if move.reason in GROWTH]
+    assert growth[0] is Resource.CACHE
+
+
+def test_a_missed_turn_is_not_made_up_for_in_a_burst() -> None:
+    """After a gap of ten seconds there is one turn, and the next two seconds later."""
+    scene = make("a")
+    scene.step(0.5)
+    scene.now_ns += 10 * NS_PER_S
+    before = scene.cores()
+    scene.run(2, 0.5)
+    assert scene.cores() == before + 1
 
 
 # Power and network
@@ -483,7 +536,7 @@ def test_the_group_is_slowed_where_power_is_short(
 
 @pytest.mark.parametrize(
     ("use", "group"),
-    [(3 * GB, 13 * GB // 2), (8 * GB, GB), (int(9.7 * GB), 0), (0, 19 * GB // 2)],
+    [(int(0.4 * GB), 9 * GB), (8 * GB, GB), (int(9.7 * GB), 0), (0, 19 * GB // 2)],
     ids=["5-percent-of-the-link", "10-percent-of-use", "nothing-left", "no-use"],
 )
 def test_the_group_has_what_the_service_leaves_of_the_link(use: int, group: int) -> None:
@@ -548,6 +601,21 @@ def test_a_way_that_was_refused_is_not_taken_back() -> None:
     scene.fates.clear()
     scene.run(2, 0.5)
     assert scene.ways() == 3
+
+
+def test_a_way_that_is_still_under_way_is_judged_when_it_has_come() -> None:
+    """The turn at which its move pends passes; the next one takes it back, as traffic has not fallen."""
+    scene = make("a")
+    scene.bandwidth = 30 * GB
+    scene.run(2, 0.5)
+    assert scene.ways() == 3
+    under_way = scene.decisions[0].moves[0]
+    assert under_way.pool.resource is Resource.CACHE
+    for _ in range(4):
+        scene.outcomes = (MoveOutcome(under_way, MoveStatus.PENDING),)
+        assert not scene.step(0.5).moves
+    scene.run(2, 0.5)
+    assert scene.ways() == 2
 
 
 # Whatever happens
