@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,15 +106,20 @@ def read_profile(path: Path) -> LoadProfile:
         raise LoadError(
             f"load profile {path} cannot be read: {reason}; say a fraction such as 0.4, or name a file of times and fractions"
         ) from None
+    return profile_of(lines, str(path))
+
+
+def profile_of(lines: Iterable[str], where: str) -> LoadProfile:
+    """The profile of such lines; ``where`` is named in messages. Raises LoadError."""
     points = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].replace(",", " ").split()
         if words:
-            points.append(_point(words, f"{path}:{number}"))
+            points.append(_point(words, f"{where}:{number}"))
     try:
         return LoadProfile(tuple(points))
     except LoadError as error:
-        raise LoadError(f"{path}: {error}") from None
+        raise LoadError(f"{where}: {error}") from None
 
 
 def _point(words: Sequence[str], where: str) -> tuple[float, float]:
