@@ -1,0 +1,343 @@
+"""The machine's model: what a division of the node means for a request of each tenant. Deterministic; no time, no randomness.
+
+For a run, ``Machine.outlook(shares, loads_rps)`` is all. An exhaustive search can have the same in parts, which are exact for
+tenants that hold what they have alone and are not overloaded, because traffic hangs on loads and ways only:
+
+- ``machine.traffic_bytes_per_s(tenant, load_rps, cache_bytes)``: memory traffic of a tenant;
+- ``machine.job_stream_bytes_per_s(cores)``: that of best-effort jobs on cores of their own;
+- ``machine.strain(traffic)``: what all traffic of the node together does to everybody;
+- ``machine.busy_cores(tenant, load_rps, cores)``: what a tenant counts for turbo;
+- ``machine.turbo(groups)``: what the top step gives;
+- ``machine.core_time_s(tenant, load_rps, cache_bytes, frequency_hz, strain)``: a request's core time;
+- ``machine.conditions(tenant, load_rps, means, strain)``: everything, for ``Means`` (cores, cache, frequency, memory, disk,
+  network);
+- ``machine.killed(tenant, load_rps, memory_bytes)``: whether that much memory ends it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parties.model import MILLICORES_PER_CORE, Usage
+from simulator.conditions import Conditions, Outlook, Share, Station
+from simulator.contention import (
+    disk_bytes,
+    fair_level,
+    limited_turbo_hz,
+    memory_pressure,
+    miss_ratio,
+    occupancy,
+    page_set_bytes,
+    power_milliwatts,
+    process_bytes,
+    turbo_hz,
+    wake_delay_s,
+)
+from simulator.profile import JobModel, NodeProfile, ServiceModel
+from simulator.profile_checks import ImpossibleProfileError, check_profile
+
+LARGEST_LOAD = 2.0
+"""Loads count up to twice the largest: beyond it everything is lost anyway, and powers of it would only overflow."""
+
+_S_PER_NS = 1e-9
+_KILLED = Conditions((), 0.0, killed=True)
+
+
+class Means(NamedTuple):
+    """What a tenant has to answer with: by itself, or as its part of what it shares.
+
+    ``stretch`` is how much longer a request is on its core because others run there too; ``sibling_busy`` is the fraction of time
+    that a foreign thread is on the core's other hyper-thread.
+    """
+
+    cores: float
+    cache_bytes: float
+    frequency_hz: float
+    memory_bytes: float
+    disk_bytes_per_s: float
+    network_bits_per_s: float
+    stretch: float = 1.0
+    sibling_busy: float = 0.0
+    wake_delay_s: float = 0.0
+
+
+class Strain(NamedTuple):
+    """What all traffic of a node together does to everybody: how much longer a memory access takes, and how busy the cache is."""
+
+    memory_pressure: float = 1.0
+    cache_use: float = 0.0
+
+
+class Group(NamedTuple):
+    """One share for turbo and power: its busy cores, the same weighted by what they draw, and its frequency (None is turbo)."""
+
+    active_cores: float
+    drawing_cores: float
+    frequency_hz: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A share with what its tenants ask for: everything that can be said before the whole node's traffic is known."""
+
+    share: Share
+    alive: tuple[str, ...]
+    demand: Mapping[str, float]  # cores
+    cache_bytes: Mapping[str, float]
+    job_cores: float
+
+
+class Machine:
+    """A node with its tenants. Raises ImpossibleProfileError if the node is impossible or the tenants do not fit on it."""
+
+    def __init__(self, profile: NodeProfile, tenants: Mapping[str, ServiceModel], job: JobModel | None = None) -> None:
+        check_profile(profile)
+        for model in {id(model): model for model in tenants.values()}.values():
+            check_profile(model)
+        if job is not None:
+            check_profile(job)
+        check_room(profile, len(tenants), best_effort=job is not None)
+        self.profile = profile
+        self.tenants = dict(tenants)
+        self.job = job
+        self._least_s = {name: core_time_s(model, 0.0, profile.top_hz, Strain()) for name, model in tenants.items()}
+        self._busy_s = {name: core_time_s(model, 0.0, profile.turbo_hz[-1], Strain()) for name, model in tenants.items()}
+
+    def outlook(self, shares: Sequence[Share], loads_rps: Mapping[str, float]) -> Outlook:
+        """What each tenant's requests meet and what best-effort jobs get done, if the node is divided like this."""
+        divisions = [self._division(share, loads_rps) for share in shares]
+        groups = [self._group(division) for division in divisions]
+        turbo = self.turbo(groups)
+        served = sum(self._traffic(division, loads_rps) for division in divisions)
+        streamed = sum(self.job_stream_bytes_per_s(division.job_cores) for division in divisions)
+        strain = self.strain(served + streamed)
+        services: dict[str, Conditions] = {}
+        for division in divisions:
+            hertz = _granted(division.share.frequency_hz, self.profile, turbo)
+            for name in division.share.tenants:
+                if name not in division.demand:
+                    services[name] = _KILLED
+                    continue
+                means = self._means(division, name, loads_rps, hertz)
+                services[name] = self.conditions(name, loads_rps.get(name, 0.0), means, strain)
+        bandwidth = self.profile.memory_bandwidth_bytes_per_s
+        power = power_milliwatts(self.profile, ((group.drawing_cores, group.frequency_hz or turbo) for group in groups))
+        best_effort = self._job_usage(divisions, turbo, served, streamed)
+        return Outlook(services, best_effort, int(min(served + streamed, bandwidth)), int(power))
+
+    def conditions(self, tenant: str, load_rps: float, means: Means, strain: Strain) -> Conditions:
+        """What one request meets; ``load_rps`` is what is asked for, whether or not it can be answered."""
+        model = self.tenants[tenant]
+        load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
+        misses = miss_ratio(model, means.cache_bytes, load)
+        core_s = core_time_s(model, misses, means.frequency_hz, strain, means.sibling_busy)
+        slowness = core_s * means.stretch / self._least_s[tenant]
+        if model.software_limit:
+            core_s *= 1.0 + model.software_limit * math.pow(load, model.software_limit_power)
+        busy = min(1.0, load_rps * core_s * means.stretch / means.cores) if means.cores > 0 else 1.0
+        growth = 1.0 + model.fixed_growth * math.pow(busy, model.fixed_growth_power)
+        fixed_s = model.fixed_ns * _S_PER_NS * slowness * growth + means.wake_delay_s
+        stations = [Station(means.cores, core_s * means.stretch, model.service_scv, model.arrival_scv)]
+        read_bytes = 0.0
+        if model.disk_bytes:
+            read_bytes = disk_bytes(model, means.memory_bytes, load)
+            stations.append(_transfer(read_bytes, means.disk_bytes_per_s, model.disk_scv))
+        if model.network_bits:
+            stations.append(_transfer(model.network_bits, means.network_bits_per_s, 1.0))
+        return Conditions(
+            tuple(stations),
+            fixed_s,
+            cpu_s=core_s,
+            disk_bytes=read_bytes,
+            network_bits=float(model.network_bits),
+            memory_traffic_bytes=model.memory_traffic_bytes * misses,
+            resident_bytes=int(_resident_bytes(model, means.memory_bytes, load)),
+            frequency_hz=int(means.frequency_hz),
+        )
+
+    def core_time_s(self, tenant: str, load_rps: float, cache_bytes: float, frequency_hz: float, strain: Strain) -> float:
+        """A request's core time, without the software limit of the largest load."""
+        model = self.tenants[tenant]
+        load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
+        return core_time_s(model, miss_ratio(model, cache_bytes, load), frequency_hz, strain)
+
+    def traffic_bytes_per_s(self, tenant: str, load_rps: float, cache_bytes: float, cores: float = math.inf) -> float:
+        """Memory traffic of a tenant: what of its load can be served at best, times what a request misses in the cache."""
+        model = self.tenants[tenant]
+        load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
+        served = min(load_rps, cores / self._least_s[tenant])
+        return served * model.memory_traffic_bytes * miss_ratio(model, cache_bytes, load)
+
+    def job_stream_bytes_per_s(self, cores: float) -> float:
+        """What the memory threads of the best-effort job ask of the memory on so many cores; its threads take turns."""
+        if self.job is None or cores <= 0.0:
+            return 0.0
+        threads = self.job.compute_threads + self.job.memory_threads
+        running = min(1.0, cores * self.profile.threads_per_core / threads)
+        return self.job.memory_threads * running * self.job.stream_bytes_per_s
+
+    def strain(self, traffic_bytes_per_s: float) -> Strain:
+        """What so much memory traffic does to everybody."""
+        use = traffic_bytes_per_s / self.profile.memory_bandwidth_bytes_per_s
+        pressure = memory_pressure(self.profile, use)
+        return Strain(pressure, min(1.0, traffic_bytes_per_s / self.profile.cache_bandwidth_bytes_per_s))
+
+    def busy_cores(self, tenant: str, load_rps: float, cores: float = math.inf) -> float:
+        """How many cores a tenant keeps busy on average, for turbo and power: by its load, whatever else it has."""
+        return min(load_rps * self._busy_s[tenant], cores)
+
+    def turbo(self, groups: Iterable[Group]) -> float:
+        """What the top step of the frequency gives: the bin of all active cores, under the power limit."""
+        groups = tuple(groups)
+        bin_hz = turbo_hz(self.profile, sum(group.active_cores for group in groups))
+        fixed = power_milliwatts(self.profile, ((g.drawing_cores, g.frequency_hz) for g in groups if g.frequency_hz is not None))
+        return limited_turbo_hz(self.profile, bin_hz, sum(g.drawing_cores for g in groups if g.frequency_hz is None), fixed)
+
+    def killed(self, tenant: str, load_rps: float, memory_bytes: float) -> bool:
+        """Whether a tenant with that much memory of its own is ended for want of it."""
+        model = self.tenants[tenant]
+        return model.in_memory and process_bytes(model, load_rps / model.max_load_rps) > memory_bytes
+
+    def _division(self, share: Share, loads_rps: Mapping[str, float]) -> _Division:
+        alive = self._alive(share, loads_rps)
+        demand = {name: self.busy_cores(name, loads_rps.get(name, 0.0), share.cores) for name in alive}
+        job_cores = 0.0
+        if share.best_effort and self.job is not None:
+            job_cores = fair_level(share.cores, demand.values())
+        cache_bytes = share.ways * self.profile.way_bytes
+        if len(alive) + (job_cores > 0.0) <= 1:
+            return _Division(share, alive, demand, dict.fromkeys(alive, cache_bytes), job_cores)
+        accesses = {
+            name: min(loads_rps.get(name, 0.0), share.cores / self._least_s[name]) * self.tenants[name].memory_traffic_bytes
+            for name in alive
+        }
+        total = sum(accesses.values()) + self.job_stream_bytes_per_s(job_cores)
+        parts = {name: cache_bytes * occupancy(accesses[name], total) for name in alive}
+        return _Division(share, alive, demand, parts, job_cores)
+
+    def _alive(self, share: Share, loads_rps: Mapping[str, float]) -> tuple[str, ...]:
+        """The tenants of a share that its memory can hold; the largest process is killed first."""
+        needs = {
+            name: process_bytes(model, loads_rps.get(name, 0.0) / model.max_load_rps)
+            for name in share.tenants
+            if (model := self.tenants[name]).in_memory
+        }
+        killed: set[str] = set()
+        while sum(needs.values()) > share.memory_bytes:
+            largest = max(needs, key=lambda name: (needs[name], name))
+            del needs[largest]
+            killed.add(largest)
+        return tuple(name for name in share.tenants if name not in killed) if killed else share.tenants
+
+    def _group(self, division: _Division) -> Group:
+        busy = sum(division.demand.values())
+        busy = min(busy, division.share.cores - division.job_cores)
+        weight = self.job.core_power if self.job is not None else 1.0
+        hertz = division.share.frequency_hz
+        fixed = None if hertz is None or hertz >= self.profile.top_hz else hertz
+        return Group(busy + division.job_cores, busy + weight * division.job_cores, fixed)
+
+    def _traffic(self, division: _Division, loads_rps: Mapping[str, float]) -> float:
+        cores = division.share.cores
+        return sum(
+            self.traffic_bytes_per_s(name, loads_rps.get(name, 0.0), cache_bytes, cores)
+            for name, cache_bytes in division.cache_bytes.items()
+        )
+
+    def _means(self, division: _Division, name: str, loads_rps: Mapping[str, float], hertz: float) -> Means:
+        share, cache_bytes = division.share, division.cache_bytes[name]
+        if len(division.alive) == 1 and not division.job_cores:
+            rates = (share.memory_bytes, share.disk_bytes_per_s, share.network_bits_per_s)
+            return Means(share.cores, cache_bytes, hertz, *rates)
+        others = [other for other in division.alive if other != name]
+        cores_of_others = [division.demand[other] for other in others]
+        job = division.job_cores > 0.0
+        level = fair_level(share.cores, cores_of_others, 2 if job else 1)
+        others_busy = 1.0 if job else min(1.0, sum(cores_of_others) / share.cores) if share.cores else 0.0
+        memory = fair_level(share.memory_bytes, (self._memory_bytes(other, loads_rps) for other in others))
+        reads = (self._read_bytes_per_s(other, loads_rps, memory) for other in others)
+        sent = (loads_rps.get(other, 0.0) * self.tenants[other].network_bits for other in others)
+        return Means(
+            share.cores,
+            cache_bytes,
+            hertz,
+            memory,
+            fair_level(share.disk_bytes_per_s, reads),
+            fair_level(share.network_bits_per_s, sent),
+            stretch=share.cores / level if level > 0.0 else 1.0,
+            sibling_busy=others_busy,
+            wake_delay_s=wake_delay_s(self.profile, others_busy),
+        )
+
+    def _memory_bytes(self, name: str, loads_rps: Mapping[str, float]) -> float:
+        model = self.tenants[name]
+        load = min(loads_rps.get(name, 0.0) / model.max_load_rps, LARGEST_LOAD)
+        return max(process_bytes(model, load), page_set_bytes(model, load))
+
+    def _read_bytes_per_s(self, name: str, loads_rps: Mapping[str, float], memory_bytes: float) -> float:
+        model = self.tenants[name]
+        if not model.disk_bytes:
+            return 0.0
+        load_rps = loads_rps.get(name, 0.0)
+        return load_rps * disk_bytes(model, memory_bytes, min(load_rps / model.max_load_rps, LARGEST_LOAD))
+
+    def _job_usage(self, divisions: Sequence[_Division], turbo: float, served: float, streamed: float) -> Usage:
+        """What best-effort jobs use, and their work over what they do alone on the whole node, mean over the threads."""
+        cores = sum(division.job_cores for division in divisions)
+        if self.job is None:
+            return Usage()
+        if cores <= 0.0:
+            return Usage(0, 0, 0, 0, 0, progress=0.0)
+        alone = self._alone_hz()
+        computed = sum(
+            division.job_cores * _granted(division.share.frequency_hz, self.profile, turbo) / alone for division in divisions
+        )
+        bandwidth = float(self.profile.memory_bandwidth_bytes_per_s)
+        moved = min(streamed, max(bandwidth - served, bandwidth * streamed / (served + streamed)) if streamed else 0.0)
+        whole = min(self.job_stream_bytes_per_s(self.profile.cores), bandwidth)
+        threads = self.job.compute_threads + self.job.memory_threads
+        work = self.job.compute_threads * computed / self.profile.cores + self.job.memory_threads * (
+            moved / whole if whole else 0.0
+        )
+        hertz = sum(d.job_cores * _granted(d.share.frequency_hz, self.profile, turbo) for d in divisions) / cores
+        millicores = int(cores * MILLICORES_PER_CORE)
+        return Usage(millicores, 0, 0, 0, int(moved), frequency_hz=int(hertz), progress=min(1.0, work / threads))
+
+    def _alone_hz(self) -> float:
+        weight = self.job.core_power if self.job is not None else 1.0
+        return self.turbo([Group(self.profile.cores, self.profile.cores * weight, None)])
+
+
+def check_room(profile: NodeProfile, services: int, *, best_effort: bool) -> None:
+    """Raise ImpossibleProfileError if so many services, and a best-effort job beside them, cannot each have a part of the node."""
+    holders = services + best_effort
+    limits = (("cores", profile.cores), ("cache ways", profile.cache_ways), ("cache classes", profile.cache_classes))
+    what = f"{services} services{' and best-effort jobs' if best_effort else ''}"
+    short = [f"{what} do not fit on {there} {name}; take fewer, or a larger node" for name, there in limits if holders > there]
+    if short:
+        raise ImpossibleProfileError(f"node {profile.name}", short)
+
+
+def core_time_s(model: ServiceModel, misses: float, frequency_hz: float, strain: Strain, sibling_busy: float = 0.0) -> float:
+    """A request's core time: a part that scales with frequency and hyper-threads, and one that waits for memory."""
+    compute_ns = model.compute_ns * (model.reference_hz / frequency_hz) * (1.0 + (model.sibling_slowdown - 1.0) * sibling_busy)
+    memory_ns = model.memory_ns * misses * strain.memory_pressure
+    return (compute_ns + memory_ns) * (1.0 + model.cache_contention * strain.cache_use) * _S_PER_NS
+
+
+def _resident_bytes(model: ServiceModel, memory_bytes: float, load: float) -> float:
+    needed = process_bytes(model, load)
+    return needed if model.in_memory else min(memory_bytes, max(needed, page_set_bytes(model, load)))
+
+
+def _transfer(amount: float, rate: float, scv: float) -> Station:
+    """A disk or a link as a station; without any rate it has no server."""
+    return Station(1.0, amount / rate, scv) if rate > 0.0 else Station(0.0, amount, scv)
+
+
+def _granted(frequency_hz: int | None, profile: NodeProfile, turbo: float) -> float:
+    """What a share's cores run at: its level, or turbo for the top step and under the ``ondemand`` governor."""
+    return turbo if frequency_hz is None or frequency_hz >= profile.top_hz else float(frequency_hz)
