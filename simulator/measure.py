@@ -2,9 +2,10 @@
 
 The judgement of an interval does not hang on the signal's settings, which are a part of what is compared. An interval is *in
 violation* where the percentile of its own requests is over the target: where more of them were over the target than the percentile
-leaves room for. With fewer requests than support the percentile (100 for p99) earlier intervals are added, 10 s at most. Where even that is too few, an interval is in violation only if the lower confidence bound is over the target, or if nothing completes
-and the oldest request has waited for longer than the target and the interval. Requests that failed, were never sent, or are
-known to have waited too long already count as over the target.
+leaves room for. With fewer requests than support the percentile (100 for p99) earlier intervals are added, 10 s at most. Where even
+that is too few, an interval is in violation only if the lower confidence bound is over the target, or if nothing completes and the
+oldest request has waited for longer than the target and the interval. Requests that failed, were never sent, or are known to have
+waited too long already count as over the target.
 """
 
 from __future__ import annotations

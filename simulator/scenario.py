@@ -16,11 +16,13 @@ from parties.config_schema import Mistake
 from parties.model import NS_PER_S
 from parties.policies.registry import UnknownPolicyError, policy_named
 from parties.settings import PartiesSettings, SignalSettings
-from simulator.library import CONFIGS, DEFAULT_NODE, UnknownProfileError, job_model, node_profile, service_model
+from simulator.library import CONFIGS, UnknownProfileError, job_model, node_profile, service_model
 from simulator.load_profile import LoadError, LoadProfile, load_from, profile_of
 from simulator.profile import JobModel, NodeProfile, ServiceModel
 
 ORACLE = "oracle"  # needs the model as well as the node, so that no registry of policies has it
+DEFAULT_NODE = "e5-2699v4"  # the paper's (Table 1)
+DEFAULT_JOB = "compute-and-memory"  # the best-effort job of section 5.1
 SUFFIX = ".toml"
 
 
