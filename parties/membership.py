@@ -24,6 +24,8 @@ from parties.model import (
     ServiceState,
 )
 
+_ABSENT = ServiceState.ABSENT
+
 
 @dataclass(slots=True)
 class _Absence:
@@ -46,14 +48,11 @@ class Membership:
             seen = observation.services.get(name)
             if seen is None:
                 continue
-            if seen.latency.state is ServiceState.ABSENT:
-                moves = self._release(service, observation)
-                reason = Reason.ABSENT_RELEASED
-            else:
-                moves = self._admit(service, observation)
-                reason = Reason.RETURNED_ADMITTED
-            if moves:
-                return Decision(moves, reason, name)
+            if seen.latency.state is _ABSENT:
+                if moves := self._release(service, observation):
+                    return Decision(moves, Reason.ABSENT_RELEASED, name)
+            elif name in self._absent and (moves := self._admit(service, observation)):
+                return Decision(moves, Reason.RETURNED_ADMITTED, name)
         return None
 
     def _release(self, service: Service, observation: Observation) -> tuple[Move, ...]:
@@ -72,9 +71,7 @@ class Membership:
         return tuple(moves)
 
     def _admit(self, service: Service, observation: Observation) -> tuple[Move, ...]:
-        absence = self._absent.pop(service.name, None)
-        if absence is None:
-            return ()
+        absence = self._absent.pop(service.name)
         moves = []
         for key, wanted in absence.released.items():
             for giver in (IDLE, BEST_EFFORT):

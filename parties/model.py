@@ -51,8 +51,10 @@ class Resource(enum.StrEnum):
     @property
     def shared_pool(self) -> bool:
         """Whether an amount given to one holder is taken from another. Frequency is not: raising one takes from nobody."""
-        return self is not Resource.FREQUENCY
+        return self is not _FREQUENCY
 
+
+_FREQUENCY = Resource.FREQUENCY  # reading a member of an enumeration costs as much as a call
 
 _UNITS = {
     Resource.CORES: "millicores",

@@ -6,8 +6,10 @@ so is every service that is party to a pending move or whose last action is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 
 from parties.model import (
     BEST_EFFORT,
@@ -29,24 +31,58 @@ from parties.policies.wheels import TRADED
 from parties.settings import PartiesSettings
 
 _NO_USAGE = Usage()
-_NEVER_VICTIMS = (ServiceState.STALLED, ServiceState.FAILING, ServiceState.ABSENT)
+_ABSENT = ServiceState.ABSENT
+_NEVER_VICTIMS = (ServiceState.STALLED, ServiceState.FAILING, _ABSENT)
+_FIRST_VICTIMS = ((IDLE, Reason.UPSIZE_FROM_IDLE), (BEST_EFFORT, Reason.UPSIZE_FROM_BEST_EFFORT))
+
+Pools = Mapping[str, Mapping[Resource, Pool]]
+"""The managed pools that each service draws from."""
 
 
-@dataclass(frozen=True, slots=True)
+def pools_of(node: Node, services: Iterable[Service]) -> Pools:
+    """Looked up once, as a node does not change."""
+    found: dict[str, dict[Resource, Pool]] = {}
+    for service in services:
+        pools = ((resource, node.pool(resource, service.home)) for resource in Resource)
+        found[service.name] = {resource: pool for resource, pool in pools if pool is not None}
+    return found
+
+
+class Offers(Container[Resource]):
+    """The moves that a service could make, by resource; each is looked for when it is asked for, as most never are."""
+
+    __slots__ = ("_find", "_found")
+
+    def __init__(self, find: Callable[[Resource], Move | None]) -> None:
+        self._find = find
+        self._found: dict[Resource, Move | None] = {}
+
+    def __contains__(self, resource: object) -> bool:
+        """Whether there is one."""
+        return isinstance(resource, Resource) and self.get(resource) is not None
+
+    def get(self, resource: Resource) -> Move | None:
+        """The move of that resource, or None if there is none."""
+        if resource not in self._found:
+            self._found[resource] = self._find(resource)
+        return self._found[resource]
+
+
+@dataclass(slots=True)
 class Exchange:
     """What can be moved in one interval.
 
-    ``closed`` are the pools with a pending move, ``engaged`` the services that may take part in no move now, and ``recipient`` is
-    who gets what is taken from a service: the best-effort pool, or idle.
+    ``closed`` are the pools with a pending move, ``engaged`` the services that may take part in no move now (the policy keeps it up
+    to date as it judges), and ``recipient`` is who gets what is taken from a service: the best-effort pool, or idle.
     """
 
-    node: Node
+    pools: Pools
     services: Sequence[Service]
     settings: PartiesSettings
     observation: Observation
     verdicts: Mapping[str, Verdict]
     closed: frozenset[PoolKey]
-    engaged: frozenset[str]
+    engaged: AbstractSet[str]
     recipient: Holder
 
     def amount(self, pool: Pool, holder: Holder) -> int:
@@ -61,7 +97,7 @@ class Exchange:
     def state(self, service: Service) -> ServiceState:
         """What can be said of a service; absent if it was not observed at all."""
         seen = self.observation.services.get(service.name)
-        return ServiceState.ABSENT if seen is None else seen.latency.state
+        return _ABSENT if seen is None else seen.latency.state
 
     def in_memory(self, service: Service) -> bool:
         """Whether a service's data set lives in memory, so that memory must not shrink under it; true while not yet known."""
@@ -75,16 +111,17 @@ class Exchange:
 
     def open_pool(self, resource: Resource, service: Service) -> Pool | None:
         """The pool that a service draws from, or None where it is not managed or has a pending move."""
-        pool = self.node.pool(resource, service.home)
+        pool = self.pools[service.name].get(resource)
         return None if pool is None or pool.key in self.closed else pool
 
     def waits(self, service: Service) -> bool:
         """Whether a pending move closes a pool that the service could trade in."""
-        return any(self.node.key(resource, service.home) in self.closed for resource in TRADED)
+        pools = self.pools[service.name]
+        return any(resource in pools and pools[resource].key in self.closed for resource in TRADED)
 
     def memory_slack(self, service: Service) -> int | None:
         """The bytes that a service holds and does not use, or None if unknown."""
-        pool = self.node.pool(Resource.MEMORY, service.home)
+        pool = self.pools[service.name].get(Resource.MEMORY)
         use = self.usage(service).memory_bytes
         return None if pool is None or use is None else self.amount(pool, service.name) - use
 
@@ -93,22 +130,20 @@ class Exchange:
         slack = self.memory_slack(service)
         return slack is not None and slack < self.settings.memory_slack_bytes
 
-    def upsizes(self, service: Service) -> dict[Resource, Move]:
+    def upsizes(self, service: Service) -> Offers:
         """What the service could be given now, by resource: one step each."""
-        moves = ((resource, self._upsize(service, resource)) for resource in TRADED)
-        return {resource: move for resource, move in moves if move is not None}
+        return Offers(partial(self._upsize, service))
 
-    def downsizes(self, service: Service) -> dict[Resource, Move]:
+    def downsizes(self, service: Service) -> Offers:
         """What could be taken from the service now, by resource: one step each."""
-        moves = ((resource, self._downsize(service, resource)) for resource in TRADED)
-        return {resource: move for resource, move in moves if move is not None}
+        return Offers(partial(self._downsize, service))
 
     def restoring(self, service: Service, downsize: Move) -> Move | None:
         """The move that undoes a downsize: from whom it went to or, where that one gave it on, from the normal victim.
 
         None where the service may hold no more, or where nobody has a step to give.
         """
-        pool = self.node.pools[downsize.pool]
+        pool = self.pools[service.name][downsize.pool.resource]
         reason = Reason.DOWNSIZE_REVERTED
         if self._next_amount(service, pool) is None:
             return None
@@ -152,7 +187,7 @@ class Exchange:
         return slack is None or slack < max(self.settings.memory_slack_bytes, pool.step)
 
     def _victim(self, service: Service, pool: Pool) -> tuple[Holder, Reason] | None:
-        for holder, reason in ((IDLE, Reason.UPSIZE_FROM_IDLE), (BEST_EFFORT, Reason.UPSIZE_FROM_BEST_EFFORT)):
+        for holder, reason in _FIRST_VICTIMS:
             if self.amount(pool, holder) >= pool.step:
                 return holder, reason
         others = [other for other in self.services if self._may_give(other, service, pool)]

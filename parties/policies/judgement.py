@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from parties.model import LatencyView, Observation, QosTarget, Service, ServiceState
+from parties.values import value
 
-_HELD = frozenset({ServiceState.FEW_SAMPLES, ServiceState.STALE, ServiceState.ABSENT})
+# Reading a member of an enumeration costs as much as a call, and this is done for every service in every interval.
+_OK, _IDLE, _STALLED, _FAILING = ServiceState.OK, ServiceState.IDLE, ServiceState.STALLED, ServiceState.FAILING
+_ABSENT = ServiceState.ABSENT
+_HELD = (ServiceState.FEW_SAMPLES, ServiceState.STALE, _ABSENT)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verdict:
     """A service's interval. ``waiting`` is the age of its oldest outstanding request, in targets."""
 
@@ -46,30 +49,30 @@ class Verdict:
 
 def judge(view: LatencyView, target: QosTarget) -> Verdict | None:
     """The verdict on a service, or None where it is held."""
-    if not view.fresh or view.state in _HELD:
+    state = view.state
+    if not view.fresh or (state is not _OK and state in _HELD):
         return None
     waiting = view.oldest_outstanding_ns / target.latency_ns
-    if view.state is ServiceState.STALLED:
+    if state is _STALLED:
         return Verdict(math.inf, -math.inf, -math.inf, waiting=waiting)
-    if view.state is ServiceState.IDLE:
+    if state is _IDLE:
         return Verdict(0.0, 1.0, 1.0)
-    if view.latency_ns is None:
+    latency_ns, cautious_ns = view.latency_ns, view.cautious_latency_ns
+    if latency_ns is None:
         return None
-    cautious_ns = view.latency_ns if view.cautious_latency_ns is None else view.cautious_latency_ns
-    failing = view.state is ServiceState.FAILING
-    return Verdict(view.latency_ns, target.slack(view.latency_ns), target.slack(cautious_ns), failing, waiting)
+    slack = target.slack(latency_ns)
+    return Verdict(latency_ns, slack, slack if cautious_ns is None else target.slack(cautious_ns), state is _FAILING, waiting)
 
 
-def target_met(view: LatencyView, target: QosTarget) -> bool | None:
+def target_met(view: LatencyView, verdict: Verdict | None) -> bool | None:
     """Whether a service meets its target, for the migration timer; None where that cannot be said.
 
     One that fails does not, whatever its latency; one without a process has no target to miss.
     """
-    if view.state is ServiceState.ABSENT:
+    if view.state is _ABSENT:
         return True
-    if view.fresh and view.state is ServiceState.FAILING:
+    if view.fresh and view.state is _FAILING:
         return False
-    verdict = judge(view, target)
     return None if verdict is None else verdict.slack >= 0.0
 
 

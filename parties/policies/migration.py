@@ -7,10 +7,10 @@ A request is made only in an interval that shows a violation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parties.model import MigrationRequest, Observation, Service, ServiceState
-from parties.policies.judgement import target_met
+from parties.policies.judgement import Verdict, target_met
 
 
 class MigrationTimer:
@@ -23,9 +23,9 @@ class MigrationTimer:
         self._since_ns: int | None = None
         self._asked_ns = 0
 
-    def update(self, observation: Observation) -> MigrationRequest | None:
-        """Take in an interval; the request that is due, if any."""
-        violating = self._judge(observation)
+    def update(self, observation: Observation, judged: Mapping[str, Verdict]) -> MigrationRequest | None:
+        """Take in an interval and the verdicts on it; the request that is due, if any."""
+        violating = self._judge(observation, judged)
         if all(self._met.values()):
             self._since_ns = None
             return None
@@ -37,15 +37,15 @@ class MigrationTimer:
         self._asked_ns = observation.now_ns
         return MigrationRequest(candidate.name, observation.now_ns - self._since_ns, violating)
 
-    def _judge(self, observation: Observation) -> tuple[str, ...]:
+    def _judge(self, observation: Observation, judged: Mapping[str, Verdict]) -> tuple[str, ...]:
         violating = []
-        for service in self._services:
-            seen = observation.services.get(service.name)
-            met = target_met(seen.latency, service.target) if seen is not None else True
+        for name in self._met:
+            seen = observation.services.get(name)
+            met = target_met(seen.latency, judged.get(name)) if seen is not None else True
             if met is not None:
-                self._met[service.name] = met
+                self._met[name] = met
             if met is False:
-                violating.append(service.name)
+                violating.append(name)
         return tuple(violating)
 
     def _candidate(self, observation: Observation) -> Service | None:

@@ -13,14 +13,16 @@ from parties.model import BEST_EFFORT, IDLE, Holder, Move, Node, Pool, Reason, R
 from parties.policies.exchange import Exchange
 from parties.settings import PartiesSettings
 
+_NETWORK, _ABSENT = Resource.NETWORK, ServiceState.ABSENT  # reading them there costs as much as a call
+
 
 def network_moves(services: Sequence[Service], exchange: Exchange, settings: PartiesSettings) -> tuple[Move, ...]:
     """The network moves of an interval, at most one step for each service. A service whose use is unknown keeps what it has."""
     moves: list[Move] = []
     for service in services:
-        pool = exchange.open_pool(Resource.NETWORK, service)
+        pool = exchange.open_pool(_NETWORK, service)
         use = exchange.usage(service).network_bits_per_s
-        if pool is None or use is None or exchange.state(service) is ServiceState.ABSENT:
+        if pool is None or use is None or exchange.state(service) is _ABSENT:
             continue
         amount = exchange.amount(pool, service.name)
         headroom = amount - use

@@ -27,11 +27,10 @@ from parties.model import (
     Observation,
     Partition,
     Reason,
-    Resource,
     Service,
     ServiceState,
 )
-from parties.policies.exchange import Exchange
+from parties.policies.exchange import Exchange, Offers, pools_of
 from parties.policies.fair import fair_start
 from parties.policies.judgement import Verdict, slacks, verdicts
 from parties.policies.migration import MigrationTimer
@@ -61,10 +60,6 @@ class _Tenant:
     revert: _Trial | None = None  # a downsize judged bad and not undone yet
     blocked_until_ns: int | None = None  # not downsized before
 
-    @property
-    def engaged(self) -> bool:
-        return self.trial is not None or self.revert is not None
-
     def blocked(self, now_ns: int) -> bool:
         return self.blocked_until_ns is not None and now_ns < self.blocked_until_ns
 
@@ -89,12 +84,12 @@ class Parties:
     ) -> None:
         """Raise ValueError for settings that contradict each other, or for a node too small for the services."""
         _check(node, settings)
-        self._node = node
         self._services = tuple(services)
         self._best_effort = best_effort
         self._settings = settings
         self._rng = rng
         self._tenants = {service.name: _Tenant(service) for service in self._services}
+        self._pools = pools_of(node, self._services)
         self._migration = MigrationTimer(self._services, settings.migrate_after_ns)
         self._initial = fair_start(node, self._services, best_effort=best_effort)
 
@@ -105,38 +100,37 @@ class Parties:
     def decide(self, observation: Observation) -> Decision:
         """The moves of this interval: network steps, at most one step of another resource, and a migration if it is due."""
         judged = verdicts(self._services, observation)
-        self._settle(observation, judged)
         exchange = self._exchange(observation, judged)
+        self._settle(exchange)
+        exchange.engaged = self._engaged(observation)
         moves = network_moves(self._services, exchange, self._settings)
-        choice = self._revert(exchange) or self._trade(self._exchange(observation, judged))
+        choice = self._revert(exchange) or self._trade(exchange)
         if choice.move is not None:
             moves += (choice.move,)
-        migration = self._migration.update(observation)
+        migration = self._migration.update(observation, judged)
         if migration is not None:
             return Decision(moves, Reason.MIGRATE_NO_ALLOCATION, migration.service, slacks(judged), migration)
         return Decision(moves, choice.reason, choice.subject, slacks(judged))
 
     def _exchange(self, observation: Observation, judged: Mapping[str, Verdict]) -> Exchange:
-        pending = [outcome.move for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING]
-        engaged = {name for name, tenant in self._tenants.items() if tenant.engaged}
-        engaged.update(holder for move in pending for holder in (move.giver, move.taker) if holder is not None)
-        return Exchange(
-            self._node,
-            self._services,
-            self._settings,
-            observation,
-            judged,
-            closed=frozenset(move.pool for move in pending),
-            engaged=frozenset(engaged),
-            recipient=BEST_EFFORT if self._best_effort and observation.best_effort_present else IDLE,
-        )
+        recipient = BEST_EFFORT if self._best_effort and observation.best_effort_present else IDLE
+        closed = frozenset([move.pool for move in _pending(observation)])
+        return Exchange(self._pools, self._services, self._settings, observation, judged, closed, frozenset(), recipient)
+
+    def _engaged(self, observation: Observation) -> set[str]:
+        """Who may take part in no move: whose last action is not judged or not undone yet, or who is party to a pending move."""
+        engaged = {name for name, tenant in self._tenants.items() if tenant.trial is not None or tenant.revert is not None}
+        for move in _pending(observation):
+            engaged.update(holder for holder in (move.giver, move.taker) if holder is not None)
+        return engaged
 
     # What became of earlier actions.
 
-    def _settle(self, observation: Observation, judged: Mapping[str, Verdict]) -> None:
-        exchange = self._exchange(observation, judged)
-        status = {outcome.move: outcome.status for outcome in observation.outcomes}
+    def _settle(self, exchange: Exchange) -> None:
+        status = {outcome.move: outcome.status for outcome in exchange.observation.outcomes}
         for tenant in self._tenants.values():
+            if tenant.trial is None and tenant.revert is None:
+                continue
             if exchange.state(tenant.service) is ServiceState.ABSENT:
                 tenant.trial = tenant.revert = None  # what came of the move went with the process
             elif tenant.trial is not None:
@@ -179,7 +173,8 @@ class Parties:
         return self._upsize(exchange) or self._downsize(exchange)
 
     def _revert(self, exchange: Exchange) -> _Choice | None:
-        for tenant in self._tenants.values():
+        reverting = [tenant for tenant in self._tenants.values() if tenant.revert is not None]
+        for tenant in reverting:
             if tenant.revert is None or tenant.revert.move.pool in exchange.closed:
                 continue
             downsize, tenant.revert = tenant.revert, None
@@ -189,6 +184,8 @@ class Parties:
             move = exchange.restoring(tenant.service, downsize.move)
             if move is not None:
                 return _Choice(move, move.reason, tenant.service.name)
+        if reverting:
+            exchange.engaged = self._engaged(exchange.observation)  # what need not be undone, or cannot be, is settled
         return None
 
     def _upsize(self, exchange: Exchange) -> _Choice | None:
@@ -229,14 +226,12 @@ class Parties:
                 held.append(_Choice(None, Reason.HOLD_PENDING if waits else Reason.HOLD_NOTHING_TO_TAKE, name))
         return min(held, key=lambda choice: _HOLD_ORDER.index(choice.reason))
 
-    def _take_action(
-        self, tenant: _Tenant, direction: Direction, moves: Mapping[Resource, Move], exchange: Exchange
-    ) -> Move | None:
+    def _take_action(self, tenant: _Tenant, direction: Direction, offers: Offers, exchange: Exchange) -> Move | None:
         nearly_full = exchange.memory_nearly_full(tenant.service)
-        action = possible_action(tenant.action, direction, moves, memory_nearly_full=nearly_full, rng=self._rng)
-        if action is None:
+        action = possible_action(tenant.action, direction, offers, memory_nearly_full=nearly_full, rng=self._rng)
+        move = None if action is None else offers.get(action.resource)
+        if action is None or move is None:
             return None
-        move = moves[action.resource]
         name = tenant.service.name
         latency_before_ns = exchange.verdicts[name].latency_ns
         tenant.action = action
@@ -250,6 +245,10 @@ class Parties:
             return
         if victim.action.resource is move.pool.resource:
             victim.action = self._turned(victim.action, victim, exchange)
+
+
+def _pending(observation: Observation) -> list[Move]:
+    return [outcome.move for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING]
 
 
 _HOLD_ORDER = (Reason.HOLD_PENDING, Reason.HOLD_DOWNSIZE_BLOCKED, Reason.HOLD_NOTHING_TO_TAKE)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from parties.model import Resource
@@ -111,7 +111,7 @@ def next_action(action: Action | None, direction: Direction, *, memory_nearly_fu
 def possible_action(
     action: Action | None,
     direction: Direction,
-    possible: Collection[Resource],
+    possible: Container[Resource],
     *,
     memory_nearly_full: bool,
     rng: random.Random,
@@ -121,7 +121,9 @@ def possible_action(
     None where nothing is possible; the wheels stay where they are then. A compute wheel of which nothing is possible is exhausted
     and left at the turn's end even if memory is not nearly full (caption of Figure 4).
     """
-    if not possible:
+    if action is not None and action.direction is direction and action.resource in possible:
+        return action
+    if not any(resource in possible for resource in TRADED):
         return None
     leave_compute = memory_nearly_full or not any(resource in possible for resource in COMPUTE)
     if action is None or action.direction is not direction:
