@@ -109,17 +109,17 @@ def read_profile(path: Path) -> LoadProfile:
     return profile_of(lines, str(path))
 
 
-def profile_of(lines: Iterable[str], where: str) -> LoadProfile:
-    """The profile of such lines; ``where`` is named in messages. Raises LoadError."""
+def profile_of(lines: Iterable[str], file: str = "") -> LoadProfile:
+    """The profile of such lines; messages name the file, if there is one. Raises LoadError."""
     points = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].replace(",", " ").split()
         if words:
-            points.append(_point(words, f"{where}:{number}"))
+            points.append(_point(words, f"{file}:{number}" if file else f"point {number}"))
     try:
         return LoadProfile(tuple(points))
     except LoadError as error:
-        raise LoadError(f"{where}: {error}") from None
+        raise LoadError(f"{file}: {error}" if file else str(error)) from None
 
 
 def _point(words: Sequence[str], where: str) -> tuple[float, float]:

@@ -168,7 +168,7 @@ def _scenario(file: ScenarioFile) -> Scenario:
 
 
 def _load(tenant: TenantFile) -> LoadProfile:
-    return profile_of(tenant.profile, tenant.name) if tenant.profile else LoadProfile.steady(tenant.load)
+    return profile_of(tenant.profile) if tenant.profile else LoadProfile.steady(tenant.load)
 
 
 def _mistakes(file: ScenarioFile) -> Iterator[Mistake]:
