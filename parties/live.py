@@ -196,9 +196,11 @@ def amount_text(resource: str, value: int, *, unit: bool = True) -> str:
 
 
 def latency_text(latency_ns: int | None) -> str:
-    """A latency in milliseconds or microseconds, rounded."""
+    """A latency in seconds, milliseconds or microseconds, rounded."""
     if latency_ns is None:
         return "-"
+    if latency_ns >= NS_PER_S:
+        return f"{latency_ns / NS_PER_S:.3g}s"
     return f"{latency_ns / 1e6:.3g}ms" if latency_ns >= 10**6 else f"{latency_ns / 1e3:.0f}us"
 
 

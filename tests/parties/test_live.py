@@ -265,4 +265,4 @@ def test_amounts_are_short(resource: str, value: int, text: str) -> None:
 
 def test_latencies_are_short() -> None:
     """Latencies are in the unit that a person would take."""
-    assert [latency_text(value) for value in (None, 600_000, 12_345_678)] == ["-", "600us", "12.3ms"]
+    assert [latency_text(value) for value in (None, 600_000, 12_345_678, 2_500_000_000)] == ["-", "600us", "12.3ms", "2.5s"]

@@ -41,6 +41,11 @@ def look() -> Findings:
 
 def missing(found: Findings) -> tuple[str, ...]:
     """One message for each thing that is missing, each with what to do."""
+    return (*indivisible(found), *not_installed(found))
+
+
+def indivisible(found: Findings) -> tuple[str, ...]:
+    """Why this user cannot divide this machine."""
     messages = []
     if found.user_id:
         messages.append("not root: control groups, network namespaces and traffic control need it; run the command with sudo")
@@ -54,6 +59,12 @@ def missing(found: Findings) -> tuple[str, ...]:
         messages.append(
             "fewer than two physical cores that this process may use: one is for clients and controller, one is managed"
         )
+    return tuple(messages)
+
+
+def not_installed(found: Findings) -> tuple[str, ...]:
+    """What has to be installed or built."""
+    messages = []
     if found.absent_programs:
         packages = sorted({PROGRAMS[name] for name in found.absent_programs})
         messages.append(f"not installed: {', '.join(found.absent_programs)}; run: apt-get install {' '.join(packages)}")

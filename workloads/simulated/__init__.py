@@ -1,0 +1,1 @@
+"""Runs on the simulated node as people see them: what can be asked for, tables, pictures."""
