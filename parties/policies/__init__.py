@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from parties.policies.registry import POLICIES, UnknownPolicyError, policy_named
+from parties.policies.oracle import Foresight
+from parties.policies.registry import POLICIES, NeedsModelError, UnknownPolicyError, policy_named
 
-__all__ = ["POLICIES", "UnknownPolicyError", "policy_named"]
+__all__ = ["POLICIES", "Foresight", "NeedsModelError", "UnknownPolicyError", "policy_named"]

@@ -486,7 +486,7 @@ def test_the_group_begins_with_the_cache_when_it_comes_back() -> None:
     scene.usage = Usage(memory_bandwidth_bytes_per_s=9 * GB)
     scene.run(15, 0.5)
     assert scene.cores() > 1
-    scene.run(15.5, 0.5, 0.9)
+    scene.step(0.5, 50)  # enough for the mean of 15 s
     assert scene.cores() == 0
     scene.run(18, 0.5)
     growth = [move.pool.resource for decision in scene.decisions[-36:] for move in decision.moves if move.reason in GROWTH]

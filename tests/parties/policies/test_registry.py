@@ -38,7 +38,7 @@ def test_a_wrong_name_gets_the_nearest(wrong: str, near: str) -> None:
 
 def test_a_name_near_to_none_gets_all() -> None:
     """Without a near name the message lists what there is."""
-    with pytest.raises(UnknownPolicyError, match="parties, equal, unmanaged, idle-only, heracles"):
+    with pytest.raises(UnknownPolicyError, match="parties, equal, unmanaged, idle-only, heracles, oracle"):
         policy_named("xyzzy")
 
 
