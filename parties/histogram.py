@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
+from math import ceil
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ class Histogram:
     def counts(self) -> dict[int, int]:
         """The count of each bucket that is not empty; to be read only."""
         if self._counts is None:
-            self._counts = dict(zip(self.buckets(), self._values, strict=True))
+            self._counts = dict(zip(*self.columns(), strict=True))
         return self._counts
 
     def add(self, value: int, count: int = 1) -> None:
@@ -97,21 +98,25 @@ class Histogram:
             self._values = [counts[index] for index in self._buckets]
         return self._buckets
 
+    def columns(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The buckets that are not empty, ascending, and their counts."""
+        buckets = self._buckets
+        return (self.buckets() if buckets is None else buckets), self._values
+
     def largest(self, keep: int) -> int:
         """The bucket of the ``keep``-th largest value, or the lowest one if there are fewer; not to be asked of nothing."""
-        buckets = self.buckets()
-        values = self._values
-        for position in range(len(buckets) - 1, -1, -1):
-            keep -= values[position]
-            if keep <= 0:
-                return buckets[position]
-        return buckets[0]
+        buckets, counts = self.columns()
+        position = len(buckets)
+        while keep > 0 and position:
+            position -= 1
+            keep -= counts[position]
+        return buckets[position]
 
     def from_bucket(self, index: int) -> Iterator[tuple[int, int]]:
         """The buckets that are not empty and their counts, from this bucket upwards."""
-        buckets = self.buckets()
+        buckets, counts = self.columns()
         first = bisect_left(buckets, index)
-        return zip(buckets[first:], self._values[first:], strict=True)
+        return zip(buckets[first:], counts[first:], strict=True)
 
     def percentile(self, percentile: float) -> int | None:
         """The nearest-rank percentile (99.0 for p99) in ns, as its bucket's upper end; None of nothing."""
@@ -132,7 +137,7 @@ class Histogram:
 
     def encode(self) -> list[int]:
         """The flat form of a message: ``[bucket, count, bucket, count, ...]``, buckets ascending."""
-        return list(chain.from_iterable(zip(self.buckets(), self._values, strict=True)))
+        return list(chain.from_iterable(zip(*self.columns(), strict=True)))
 
     @classmethod
     def decode(cls, flat: object) -> Histogram:
@@ -187,17 +192,12 @@ class Tail:
 
     def __init__(self, histograms: Iterable[Histogram], keep: int) -> None:
         filled = [histogram for histogram in histograms if histogram.count]
+        sizes = [histogram.count for histogram in filled]
+        self.count = sum(sizes)
         self._keep = keep
-        self.count = 0
-        counts: dict[int, int] = {}
-        if filled:
-            lowest = _lowest_of_largest(filled, keep)
-            for histogram in filled:
-                self.count += histogram.count
-                for index, count in histogram.from_bucket(lowest):
-                    counts[index] = counts.get(index, 0) + count
-        self._descending = sorted(counts, reverse=True)
-        self._at_least = list(accumulate(map(counts.__getitem__, self._descending)))  # how many there are from a bucket upwards
+        self._descending = _largest_entries(filled, sizes, keep) if filled else []
+        # How many values there are up to an entry; a bucket that several histograms have stands in it more than once.
+        self._at_least = list(accumulate([count for _, count in self._descending]))
 
     def value(self, rank: int) -> int | None:
         """The value of that rank in ns, as its bucket's upper end; None beyond the last. Raises ValueError under what was kept."""
@@ -207,28 +207,49 @@ class Tail:
         if above >= self._keep:
             raise ValueError(f"rank {rank} of {self.count} is not among the {self._keep} largest")
         position = bisect_right(self._at_least, above)
-        return upper(self._descending[position]) if position < len(self._descending) else None
+        return upper(self._descending[position][0]) if position < len(self._descending) else None
 
     def largest(self) -> int | None:
         """The largest value, as its bucket's upper end; None of nothing."""
-        return upper(self._descending[0]) if self._descending else None
+        return upper(self._descending[0][0]) if self._descending else None
 
 
-def _lowest_of_largest(histograms: Sequence[Histogram], keep: int) -> int:
-    """A bucket from which upwards at least the ``keep`` largest values of all lie, or all of them.
+def _largest_entries(histograms: Sequence[Histogram], sizes: Sequence[int], keep: int) -> list[tuple[int, int]]:
+    """Buckets and counts, the largest bucket first, that hold at least the ``keep`` largest values of all, or all of them.
 
-    If each has its share of ``keep``, then all together have ``keep`` values at or over the lowest of the buckets of those.
+    If each histogram gives its share of ``keep``, then all together have ``keep`` values at or over the lowest bucket that was
+    given; so everything from there upwards is taken. An entry is looked at once. Positions are counted by hand, as most
+    histograms give two or three entries and an iterator costs more to make than to use.
     """
     share = -(-keep // len(histograms))
-    if min([histogram.count for histogram in histograms]) < share:  # a list: a generator costs more than so few entries
+    if min(sizes) < share:
         share = keep
-    return min([histogram.largest(share) for histogram in histograms])
+    entries: list[tuple[int, int]] = []
+    lowest = LAST_BUCKET
+    rest = []
+    for histogram in histograms:
+        buckets, counts = histogram.columns()
+        position, left = len(buckets), share
+        while left > 0 and position:
+            position -= 1
+            entry = buckets[position], counts[position]
+            left -= entry[1]
+            entries.append(entry)
+        lowest = min(lowest, entries[-1][0])
+        rest.append((position, buckets, counts))
+    for start, buckets, counts in rest:
+        position = start
+        while position and buckets[position - 1] >= lowest:
+            position -= 1
+            entries.append((buckets[position], counts[position]))
+    entries.sort(reverse=True)
+    return entries
 
 
 def rank_of(percentile: float, count: int) -> int:
     """The nearest rank of a percentile among ``count`` samples, 1 to ``count``."""
-    rank = math.ceil(percentile / 100 * count - _ROUNDING)
-    return min(rank, count) if rank > 1 else min(1, count)
+    rank = max(1, ceil(percentile / 100 * count - _ROUNDING))
+    return rank if rank < count else count  # noqa: FURB136 - a call less: this is done for every sub-interval
 
 
 class Ranks(NamedTuple):
