@@ -41,9 +41,8 @@ def measure(point: Point) -> Sequence[Row]:
     manager = params["manager"]
     tenants = tuple(way[0])
     # The same arrivals for every manager and every load of a way: what differs is what is compared.
-    seeds = [
-        derived_seed(point.seed, *sorted((params.get("loads") or params["weights"]).items()), n) for n in range(params["repeats"])
-    ]
+    combination = point.name.removeprefix(f"{manager} ")
+    seeds = [derived_seed(point.seed, combination, repeat) for repeat in range(params["repeats"])]
     tried: dict[int, bool] = {}
 
     def serves(index: int) -> bool:
@@ -57,6 +56,7 @@ def measure(point: Point) -> Sequence[Row]:
         "kind": "cell" if "last" in params else "ray",
         "manager": manager,
         "mix": "+".join(tenants),
+        "combination": combination,
         "last": params.get("last"),
         "largest": (found[params["last"]] if found else 0) if "last" in params else None,
         "aggregate": sum(found.values()) if found else None,

@@ -17,13 +17,14 @@ from simulator.library import job_model, node_profile
 from simulator.load_profile import LoadProfile
 from simulator.machine import Machine
 from simulator.profile import JobModel, NodeProfile
-from simulator.run import Simulation
+from simulator.run import Result, Simulation, simulate
 from simulator.scenario import DEFAULT_JOB, DEFAULT_NODE, ORACLE, Scenario, Tenant, tenant_model
 
 SERVICES = ("memcached", "xapian", "nginx", "moses", "mongodb", "sphinx")
 STEPS = tuple(range(10, 101, 10))
 WARMUP_S, MEASURED_S = 30.0, 60.0  # section 5.1
 REPEATS = 3
+SMALLEST_WEIGHT = 0.1  # in random proportions of loads: one service's load is at most ten times another's
 ROOM_REQUESTS = 20  # late ones by which no percentile is lost, however few requests there are
 
 Loads = Mapping[str, float]
@@ -89,6 +90,11 @@ def meets(run: Scenario) -> bool:
     hopeless = Hopeless(simulation)
     result = simulation.run([hopeless])
     return not hopeless.found and result.meets_all(WARMUP_S)
+
+
+def converge(loads: Loads, manager: str, seed: int, length_s: float) -> Result:
+    """A whole run of so long, to see when it converges."""
+    return simulate(scenario(loads, seed=seed, duration_s=length_s, policy=manager), latencies=False)
 
 
 def oracle_finds(loads: Loads) -> bool:

@@ -1,0 +1,1 @@
+"""One experiment in each file; its ``EXPERIMENT`` is found by the registry."""

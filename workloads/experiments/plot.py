@@ -1,0 +1,74 @@
+"""What the figures have in common: panels, heat maps, and a file that is the same for the same figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+DPI = 110
+SERVICE_COLOURS = {
+    "memcached": "tab:blue",
+    "xapian": "tab:orange",
+    "nginx": "tab:green",
+    "moses": "tab:red",
+    "mongodb": "tab:purple",
+    "sphinx": "tab:brown",
+}
+MANAGER_COLOURS = {"unmanaged": "tab:gray", "heracles": "tab:orange", "parties": "tab:blue", "oracle": "black"}
+TITLES = {"mongodb": "MongoDB", "nginx": "NGINX", "parties": "PARTIES", "emu": "EMU"}
+NONE_COLOUR = "0.85"  # of a cell that is not served
+DARK_BELOW = 0.55  # of the colour scale: text on it is white
+
+Cells = Mapping[tuple[int, int], float | None]
+"""Values by column and row, as their labels are counted; None is a cell that was looked at and not served."""
+
+
+def title_of(name: str) -> str:
+    """A name as it is written in the paper; a second tenant of a service keeps its number."""
+    base, _, number = name.partition("-")
+    return TITLES.get(base, base.capitalize()) + (f" {number}" if number else "")
+
+
+def figure_of(rows: int, columns: int, *, width: float = 3.2, height: float = 2.9) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of so many panels. Drawn without a display."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, [list(line) for line in axes]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG. Raises OSError."""
+    figure.savefig(path, dpi=DPI)
+
+
+def heat_map(  # noqa: PLR0913 - what is drawn, and how
+    axes: Axes,
+    cells: Cells,
+    columns: Sequence[float],
+    rows: Sequence[float],
+    *,
+    limits: tuple[float, float],
+    colours: str = "viridis",
+    form: str = "{:.0f}",
+) -> None:
+    """Cells with their values in them, the first row at the bottom; what is not served is grey, what was not measured white."""
+    low, high = limits
+    shade, norm = colormaps[colours], Normalize(low, high)
+    for (column, row), value in cells.items():
+        colour = NONE_COLOUR if value is None else shade(norm(value))
+        axes.fill(
+            [column - 0.5, column + 0.5, column + 0.5, column - 0.5], [row - 0.5, row - 0.5, row + 0.5, row + 0.5], color=colour
+        )
+        if value is not None and form:
+            dark = norm(value) < DARK_BELOW
+            axes.text(column, row, form.format(value), ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+    axes.set_xticks(range(len(columns)), [f"{label:g}" for label in columns], fontsize=7)
+    axes.set_yticks(range(len(rows)), [f"{label:g}" for label in rows], fontsize=7)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(-0.5, len(rows) - 0.5)
+    axes.tick_params(length=0)
