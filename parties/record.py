@@ -74,6 +74,9 @@ class RecordWriter:
         self.failure: str | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # among them a file where a directory should be
+            raise RecordError(f"record {path} cannot be made: {path.parent}: {error.strerror}") from error
+        try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         except FileExistsError as error:
             raise RecordError(f"record {path} exists already; name another file or move it away") from error

@@ -16,7 +16,7 @@ from parties.codec import compact_json, to_json
 from parties.interfaces import Policy
 from parties.membership import Membership
 from parties.model import NS_PER_S, Decision, Holder, Move, Observation, PoolKey, Reason
-from parties.policies.registry import UnknownPolicyError, policy_named
+from parties.policies.registry import NeedsModelError, UnknownPolicyError, policy_named
 from parties.record import Header, RecordError, TickLine
 
 
@@ -134,6 +134,8 @@ def policy_of(header: Header, name: str | None = None, seed: int | None = None) 
             settings=settings.parties,
             rng=random.Random(settings.seed if seed is None else seed),  # noqa: S311 - decisions have to repeat, not to be secret
         )
+    except NeedsModelError as error:
+        raise ReplayError(f"{error}; a record has neither the model nor the loads to come") from error
     except UnknownPolicyError as error:
         hint = "" if name else "; this record's policy is not one of this program's, name another with --policy"
         raise ReplayError(f"{error}{hint}") from error

@@ -16,6 +16,7 @@ from parties.codec import to_json
 from parties.commands.errors import EXIT_MISTAKE, EXIT_OK, MistakeError
 from parties.commands.names import NameType
 from parties.model import Decision
+from parties.policies.oracle import Oracle
 from parties.policies.registry import POLICIES
 from parties.record import Header, RecordError, read_record
 from parties.replay import Comparison, Judged, ReplayError, policy_of, replay
@@ -29,7 +30,10 @@ VERSION = 1
 @click.command("replay")
 @click.argument("record", type=click.Path(path_type=Path))
 @click.option(
-    "--policy", "name", type=NameType("policy", lambda: POLICIES), help="Judge this policy.  [default: the one of the record]"
+    "--policy",
+    "name",
+    type=NameType("policy", lambda: POLICIES, free=lambda name: name == Oracle.name),  # whose message says more
+    help="Judge this policy.  [default: the one of the record]",
 )
 @click.option("--seed", type=int, help="Of the policy's random choices.  [default: the one of the record]")
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -137,6 +138,62 @@ def test_a_truncated_record_gives_what_is_whole_and_then_says_where_it_ends(tmp_
         next(ticks)
 
 
+def line(tick: int, now_ns: int, missed: int) -> tuple[Observation, Decision, Timing]:
+    return Observation(now_ns, tick, {}, Partition({})), Decision((), Reason.HOLD_TARGETS_MET), Timing(0, missed, 0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([line(1, 5, 0), line(3, 6, 0)], ":3: tick 2 is missing before this line"),
+        ([line(1, 5, 0), line(7, 6, 2)], ":3: ticks 4 to 6 are missing before this line"),
+        ([line(4, 5, 0)], ":2: ticks 1 to 3 are missing before this line"),
+        ([line(1, 5, 0), line(2, 6, 0), line(1, 7, 0)], ":4: tick 1 stands after tick 2: lines are out of order"),
+        ([line(1, 5, 0), line(2, 4, 0)], ":3: tick 2 stands after tick 1: lines are out of order"),
+        ([line(1, 5, 0), line(2, 6, 3)], ":3: tick 2 does not fit 3 missed ones"),
+    ],
+)
+def test_intervals_that_are_missing_or_out_of_order_are_named(
+    tmp_path: Path, lines: list[tuple[Observation, Decision, Timing]], message: str
+) -> None:
+    """Those before the gap are handed out, then the line is named: a tick's number is how many were held and missed so far."""
+    writer = RecordWriter(tmp_path / "r.jsonl")
+    writer.header(platform="test", started_unix_ns=1, node=NODE, settings=SETTINGS, services=SERVICES)
+    for one in lines:
+        writer.tick(*one)
+    writer.close()
+    _, ticks = read_record(tmp_path / "r.jsonl")
+    good = [next(ticks).observation.tick for _ in lines[:-1]]
+    assert good == [observation.tick for observation, _, _ in lines[:-1]]
+    with pytest.raises(RecordError, match=message):
+        next(ticks)
+
+
+def test_intervals_that_the_loop_missed_are_no_gap(tmp_path: Path) -> None:
+    """A late daemon skips ticks and counts them; its record is whole."""
+    writer = RecordWriter(tmp_path / "r.jsonl")
+    writer.header(platform="test", started_unix_ns=1, node=NODE, settings=SETTINGS, services=SERVICES)
+    for one in (line(3, 5, 2), line(4, 6, 2), line(9, 7, 6)):
+        writer.tick(*one)
+    writer.close()
+    assert [tick.observation.tick for tick in read_record(tmp_path / "r.jsonl")[1]] == [3, 4, 9]
+
+
+def test_a_record_may_be_gzipped(tmp_path: Path) -> None:
+    """What is inside counts, not the name."""
+    written(tmp_path / "r.jsonl", [(Observation(7, 3, {}, Partition({})), Decision((), Reason.HOLD_TARGETS_MET))]).close()
+    (tmp_path / "r").write_bytes(gzip.compress((tmp_path / "r.jsonl").read_bytes()))
+    header, ticks = read_record(tmp_path / "r")
+    assert (header.node, [tick.observation.now_ns for tick in ticks]) == (NODE, [7])
+
+
+def test_a_record_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+    """The message names what stands where a directory should be."""
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match=r"r.jsonl cannot be made: .*file: File exists"):
+        RecordWriter(tmp_path / "file" / "r.jsonl")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_stops_the_record_and_not_the_run(tmp_path: Path) -> None:
     """After ENOSPC the writer says so once and takes further lines without error."""
@@ -157,6 +214,7 @@ def test_a_full_disk_stops_the_record_and_not_the_run(tmp_path: Path) -> None:
         ({"services": [], "polcy": "x"}, "unknown field 'polcy'"),
         ({"services": [], "interval_ns": "1"}, "interval_ns: expected int, found str"),
         ({"services": [], "node": {"cores": {"division": "some"}}}, "division"),
+        ({"services": [], "signal": {"confidence": 10**400}}, "confidence: int too large"),
     ],
 )
 def test_the_codec_says_where_data_is_wrong(data: object, message: str) -> None:

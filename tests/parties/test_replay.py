@@ -346,6 +346,18 @@ def test_an_unknown_policy_gets_the_nearest_names(record: Path) -> None:
     assert "no policy is named 'partys'; did you mean parties" in result.stderr
 
 
+def test_oracle_cannot_be_judged_on_a_record(record: Path, changed: Callable[..., Path]) -> None:
+    """It needs a model, whether it is asked for or made the record."""
+
+    def change(lines: Lines) -> None:
+        lines[0]["header"]["settings"]["policy"] = "oracle"
+
+    for result in (call(record, "--policy", "oracle"), call(changed(change))):
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "needs a model" in result.stderr
+        assert "a record has neither the model nor the loads to come" in result.stderr
+
+
 def test_a_policy_cannot_be_judged_where_nothing_was_partitioned(tmp_path: Path) -> None:
     """A record of unmanaged holds no partition that parties could move."""
     path = record_kit.write_record(tmp_path / "run.jsonl", policy="unmanaged", ticks=5)
