@@ -21,7 +21,7 @@ WAIT_HORIZON_S: Final = 10.0
 99.9 % and 1 ms of service over half an hour), so its wait is held to what a queue that began empty has after so long: the longest
 window over which the signal looks back (``parties.settings.SignalSettings``)."""
 
-NEARLY_FULL: Final = 1.0 - 1e-9  # the utilisation at which a station counts as busy all the time
+NEARLY_FULL: Final = 1.0 - 1e-6  # the utilisation at which a station counts as busy all the time
 _LARGEST_DECAY: Final = 50.0  # a wait that falls by e^50 within a service time is none
 _DECAY_ERROR: Final = 1e-7
 _DECAY_ROUNDS: Final = 40

@@ -24,7 +24,7 @@ GRID_PER_DECADE: Final = 20  # quantiles to each factor of ten of what is above 
 GRID_SIZE: Final = 7 * GRID_PER_DECADE + 1  # from the minimum to 1 - 1e-7
 
 # Coefficients of variation; more than the last counts as the last.
-_CV: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
+_CV: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
 _SMALL: Final = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.035, 0.05, 0.075)
 _PROBABILITIES: Final = (0.0, *_SMALL, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LEAST_WAIT: Final = 0.02
@@ -98,7 +98,7 @@ def _table(cv: float) -> Floats:
     """The quantiles of a service of mean 1 with every wait and every probability, one row for each."""
     if cv == 0:
         return _constant_table()
-    times = _times()
+    times = grid_of_times()
     above = gamma_tail(1 / (cv * cv), times)  # of the service alone
     added = _added(times, above)
     probabilities = np.array(_PROBABILITIES)[:, None]
@@ -120,7 +120,7 @@ def _constant_table() -> Floats:
 
 
 @lru_cache(maxsize=1)
-def _times() -> Floats:
+def grid_of_times() -> Floats:
     """A grid of time in service times: fine where the service ends, and up to the last quantile of the longest wait."""
     small = 10.0 ** np.arange(-4.0, -2.0, 0.1)
     middle = np.arange(1, 300) / 100

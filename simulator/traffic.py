@@ -1,0 +1,270 @@
+"""The clients of a simulated node: what they ask, and the windows that they report, as real ones do over the histogram socket.
+
+A busy tenant's requests are a fluid with a sample of the steady state: what is over capacity queues up and drains
+(``simulator.backlog``), and a response time is the wait for that plus one drawn from the steady state of the moment
+(``simulator.queueing``). A tenant with few requests has them simulated one by one (``simulator.requests``). Which it is follows
+from the load alone (``simulator.arrivals``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from monitors.histogram_message import Window
+from parties.histogram import Histogram
+from parties.model import NS_PER_S
+from simulator.arrivals import (
+    BLOCK_TICKS,
+    DEMANDS,
+    Floats,
+    ListedBlock,
+    Profile,
+    SampledBlock,
+    Streams,
+    Trace,
+    order_statistics,
+)
+from simulator.backlog import Backlog, Flow
+from simulator.conditions import Conditions, Response
+from simulator.crowd import Crowd, bucket_numbers, histogram_entries
+from simulator.profile import ServiceModel
+from simulator.queueing import quantiles, respond
+from simulator.requests import RequestQueue
+from simulator.response_table import GRID_PER_DECADE
+
+CLIENT: Final = "simulated"
+_TINY: Final = 1e-12
+_by_end = attrgetter("window_end_ns")
+
+
+class Traffic:
+    """One tenant between intervals. ``interval_ns`` is the control interval."""
+
+    def __init__(self, name: str, model: ServiceModel, profile: Profile, streams: Streams, interval_ns: int) -> None:
+        self.name = name
+        self.slot = -1  # its number among the busy tenants of the block, if it is one
+        self.response = Response(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # under the conditions and at the rate of the last ``meet``
+        self.rates_rps: list[float] = []  # of the block, expected in each interval
+        self._percentile = model.percentile
+        self._interval_ns = interval_ns
+        self._longest_wait_s = model.longest_wait_ns / NS_PER_S
+        self._trace = Trace(
+            name,
+            profile,
+            max_load_rps=model.max_load_rps,
+            percentile=model.percentile,
+            streams=streams,
+            interval_s=interval_ns / NS_PER_S,
+        )
+        self._rng = streams.generator(name, "backlog")  # what is drawn when it is needed, and so hangs on the manager
+        self._backlog = Backlog(self._longest_wait_s)
+        self._requests = RequestQueue(self._longest_wait_s)
+        self._listed: ListedBlock | None = None
+        self._counts: list[list[int]] = []  # of the block's windows, by tick, while it is busy
+        self._sequence = 0
+        self._conditions: Conditions | None = None
+        self._rate_rps = -1.0
+
+    def enter(self, number: int) -> SampledBlock | None:
+        """Go to a block of the trace; its samples where the tenant is busy. What is outstanding changes engines with the tenant."""
+        block = self._trace.block(number)
+        self.rates_rps = block.rates_rps.reshape(BLOCK_TICKS, -1).mean(axis=1).tolist()
+        if isinstance(block, ListedBlock):
+            arrivals_s = self._backlog.take()
+            self._requests.take(arrivals_s, self._rng.random((len(arrivals_s), DEMANDS)))
+            self._listed = block
+            return None
+        start_s = number * BLOCK_TICKS * self._interval_ns / NS_PER_S
+        self._backlog.put(sorted(min(arrival_s, start_s) for arrival_s in self._requests.arrivals_s))
+        self._requests = RequestQueue(self._longest_wait_s)
+        self._listed = None
+        self._counts = block.counts.tolist()
+        return block
+
+    def meet(self, conditions: Conditions, rate_rps: float) -> bool:
+        """Note what requests meet from now on, and at which rate; whether that changes their response time."""
+        if conditions is self._conditions and rate_rps == self._rate_rps:
+            return False
+        changed = rate_rps != self._rate_rps or conditions != self._conditions
+        self._conditions, self._rate_rps = conditions, rate_rps
+        if changed:
+            self.response = respond(conditions, rate_rps)
+        return changed
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is one of the busy tenants of the block."""
+        return self._listed is None
+
+    def windows(self, tick: int, number: int, crowd: Crowd) -> list[Window]:
+        """What its client reports of tick ``tick``, which is that of this ``number`` in the block."""
+        if self._listed is not None:
+            return [self._one_by_one(self._listed, tick, number)]
+        capacity_rps = self.response.capacity_rps
+        if self._backlog.count or self._rate_rps > capacity_rps or capacity_rps <= 0:
+            return self._queued(tick, self._counts[number], crowd)
+        return self._steady(tick, self._counts[number], crowd.histograms(number, self.slot))
+
+    def _steady(self, tick: int, counts: list[int], histograms: list[Histogram]) -> list[Window]:
+        """Everything that arrives is answered."""
+        length_ns = self._interval_ns // len(counts)
+        end_ns = tick * self._interval_ns
+        sequence = self._sequence
+        windows = []
+        for count, histogram in zip(counts, histograms, strict=True):
+            start_ns, end_ns = end_ns, end_ns + length_ns
+            windows.append(Window(self.name, CLIENT, sequence, start_ns, end_ns, count, count, count, 0, 0, 0, 0, histogram))
+            sequence += 1
+        self._sequence = sequence
+        return windows
+
+    def _queued(self, tick: int, counts: list[int], crowd: Crowd) -> list[Window]:
+        """Through the backlog: as many are answered as can be, after the wait for it."""
+        length_ns = self._interval_ns // len(counts)
+        first_ns = tick * self._interval_ns
+        flows = [
+            self._backlog.advance(
+                count,
+                self.response.capacity_rps,
+                (first_ns + at * length_ns) / NS_PER_S,
+                (first_ns + (at + 1) * length_ns) / NS_PER_S,
+            )
+            for at, count in enumerate(counts)
+        ]
+        windows = []
+        for at, (flow, histogram) in enumerate(zip(flows, self._waited(flows, crowd), strict=True)):
+            start_ns = first_ns + at * length_ns
+            times = (self._sequence, start_ns, start_ns + length_ns)
+            sent = (flow.sent + flow.unsent, flow.sent, flow.completed, 0, flow.unsent)
+            left = (flow.outstanding, round(flow.oldest_s * NS_PER_S))
+            windows.append(Window(self.name, CLIENT, *times, *sent, *left, histogram))
+            self._sequence += 1
+        return windows
+
+    def _waited(self, flows: list[Flow], crowd: Crowd) -> list[Histogram]:
+        """The latencies of windows with a backlog.
+
+        The longest wait is added to the longest time in the steady state, and so on downwards: exact where one of the two hardly
+        varies within a window, and too long by a little where both do.
+        """
+        completed = np.array([flow.completed for flow in flows])
+        if not completed.any():
+            return [Histogram() for _ in flows]
+        positions, cumulated = order_statistics(self._rng, completed, self._percentile)
+        latencies_ns = crowd.latencies_ns(self.slot, positions) + _wait_s(flows, positions) * NS_PER_S
+        before = np.cumsum(completed) - completed
+        buckets, counts, edges = histogram_entries(latencies_ns, cumulated + before[:, None], 0)
+        return [
+            Histogram.of_buckets(buckets[edges[at] : edges[at + 1]], counts[edges[at] : edges[at + 1]]) for at in range(len(flows))
+        ]
+
+    def _one_by_one(self, block: ListedBlock, tick: int, number: int) -> Window:
+        start_ns = tick * self._interval_ns
+        end_ns = start_ns + self._interval_ns
+        first, last = block.first[number], block.first[number + 1]
+        block_s = (tick - number) * self._interval_ns / NS_PER_S
+        arrivals_s = (block.arrivals_s[first:last] + block_s).tolist()
+        answered = self._requests.advance(
+            self._met(), arrivals_s, block.demands[first:last], start_ns / NS_PER_S, end_ns / NS_PER_S
+        )
+        histogram = _histogram(answered.latencies_s)
+        times = (self._sequence, start_ns, end_ns)
+        sent = (answered.sent + answered.unsent, answered.sent, histogram.count, 0, answered.unsent)
+        left = (answered.outstanding, round(answered.oldest_s * NS_PER_S))
+        self._sequence += 1
+        return Window(self.name, CLIENT, *times, *sent, *left, histogram)
+
+    def _met(self) -> Conditions:
+        if self._conditions is None:
+            raise RuntimeError(f"{self.name}: windows were asked for before it was said what requests meet")
+        return self._conditions
+
+
+class TrafficSet:
+    """All tenants of a node: what each is, and its load over time. ``interval_ns`` is the control interval.
+
+    The same ``streams`` give the same arrivals whatever conditions are met.
+    """
+
+    def __init__(self, tenants: Mapping[str, tuple[ServiceModel, Profile]], streams: Streams, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self._traffic = [Traffic(name, model, profile, streams, interval_ns) for name, (model, profile) in tenants.items()]
+        self._tick = 0
+        self._block = -1
+        self._crowd = Crowd(())
+
+    def offered_rps(self) -> dict[str, float]:
+        """The expected request rate of each tenant in the interval that comes next."""
+        number = self._enter()
+        return {traffic.name: traffic.rates_rps[number] for traffic in self._traffic}
+
+    def advance(self, conditions: Mapping[str, Conditions], start_ns: int, end_ns: int) -> list[Window]:
+        """The windows of all clients from one moment to the other, in the order of their ends.
+
+        Time begins at 0 and goes on where it ended, by whole intervals. Raises ValueError otherwise.
+        """
+        now_ns = self._tick * self._interval_ns
+        if start_ns != now_ns or end_ns % self._interval_ns or end_ns <= start_ns:
+            raise ValueError(
+                f"clients go on at {now_ns} ns by intervals of {self._interval_ns} ns, and not from {start_ns} to {end_ns} ns"
+            )
+        windows: list[Window] = []
+        for tick in range(self._tick, end_ns // self._interval_ns):
+            windows += self._interval(tick, conditions)
+        return windows
+
+    def _enter(self) -> int:
+        """See that all are in the block of the next tick; its number in the block."""
+        block, number = divmod(self._tick, BLOCK_TICKS)
+        if block != self._block:
+            self._block = block
+            busy: list[tuple[Traffic, SampledBlock]] = []
+            for traffic in self._traffic:
+                sampled = traffic.enter(block)
+                if sampled is not None:
+                    traffic.slot = len(busy)
+                    busy.append((traffic, sampled))
+            self._crowd = Crowd([sampled for _, sampled in busy])
+            self._change([traffic for traffic, _ in busy])
+        return number
+
+    def _interval(self, tick: int, conditions: Mapping[str, Conditions]) -> list[Window]:
+        number = self._enter()
+        self._tick = tick + 1
+        changed = [traffic for traffic in self._traffic if traffic.meet(conditions[traffic.name], traffic.rates_rps[number])]
+        if changed:
+            self._change([traffic for traffic in changed if traffic.busy])
+        windows: list[Window] = []
+        for traffic in self._traffic:
+            windows += traffic.windows(tick, number, self._crowd)
+        windows.sort(key=_by_end)
+        return windows
+
+    def _change(self, busy: list[Traffic]) -> None:
+        if busy:
+            times_ns = quantiles([traffic.response for traffic in busy]) * NS_PER_S
+            self._crowd.change({traffic.slot: row for traffic, row in zip(busy, times_ns, strict=True)})
+
+
+def _wait_s(flows: list[Flow], positions: Floats) -> Floats:
+    """How long the requests at these positions stood in the backlog, if those that stood longest are at the highest."""
+    waited, first_s, last_s = np.array([(max(flow.waited, _TINY), flow.first_s, flow.last_s) for flow in flows]).T[..., None]
+    below = 1 - np.power(10.0, -positions / GRID_PER_DECADE)
+    along = np.maximum(0.0, (below - (1 - waited)) / waited)
+    least, most = np.minimum(first_s, last_s), np.maximum(first_s, last_s)
+    waits: Floats = np.where(below < 1 - waited, 0.0, least + (most - least) * along)
+    return waits
+
+
+def _histogram(latencies_s: list[float]) -> Histogram:
+    if not latencies_s:
+        return Histogram()
+    buckets = bucket_numbers(np.array(latencies_s) * NS_PER_S).tolist()
+    buckets.sort()
+    counts = Counter(buckets)  # keeps their order
+    return Histogram.of_buckets(list(counts), list(counts.values()))
