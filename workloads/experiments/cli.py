@@ -15,14 +15,13 @@ from pathlib import Path
 
 import click
 
-EXIT_OK, EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED = 0, 1, 2, 130
+from parties.commands.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, MistakeError, write_details
+from workloads.experiments.registry import ALL, NAMES
+
 HELP_NAMES = ("-h", "--help")
 
 
-class MistakeError(click.ClickException):
-    """An operator's mistake; the text is the message."""
-
-    exit_code = EXIT_MISTAKE
+EPILOG = f"Experiments: {', '.join(NAMES)}; {ALL} for every one."
 
 
 class ExperimentGroup(click.Group):
@@ -36,8 +35,6 @@ class ExperimentGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The subcommand, or ``run`` for the name of an experiment. Raises UsageError with the nearest name for anything else."""
-        from workloads.experiments.registry import ALL, NAMES  # noqa: PLC0415 - not needed to show the program's help
-
         if args[0] in self.commands:
             return super().resolve_command(ctx, args)
         known = (*NAMES, ALL, *self.commands)
@@ -58,7 +55,12 @@ out_option = click.option(
 )
 
 
-@click.group("experiment", cls=ExperimentGroup, context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100})
+@click.group(
+    "experiment",
+    cls=ExperimentGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
+)
 def experiment() -> None:
     """Measure the paper's figures on the simulated node, and show ours beside them.
 
@@ -89,6 +91,7 @@ def run_command(  # noqa: PLR0913 - one for each option
     from rich.console import Console  # noqa: PLC0415
 
     from workloads.experiments import registry, runner  # noqa: PLC0415
+    from workloads.experiments.show import show  # noqa: PLC0415
     from workloads.experiments.store import Store, StoreError  # noqa: PLC0415
     from workloads.experiments.view import ProgressView  # noqa: PLC0415
 
@@ -103,13 +106,11 @@ def run_command(  # noqa: PLR0913 - one for each option
     except KeyboardInterrupt:
         click.echo("experiment: interrupted; finished points are kept, and the same call goes on from there", err=True)
         return EXIT_INTERRUPTED
-    for name, summary in outcome.summaries.items():
-        console.print(
-            f"{name}: {summary['headline']}  {directory / name}.{{csv,json,png}}", highlight=False, markup=False, soft_wrap=True
-        )
+    for summary in outcome.summaries.values():
+        show(console, summary, directory)
     if as_json:
         click.echo(json.dumps(outcome.summaries, indent=1))
-    return _failed(outcome.failures)
+    return _failed(outcome.failures, directory)
 
 
 @experiment.command("list")
@@ -148,9 +149,10 @@ def _need_matplotlib() -> None:
         raise MistakeError("experiments draw their figures with matplotlib, which is not installed; pip install 'parties[harness]'")
 
 
-def _failed(failures: Mapping[str, Exception]) -> int:
+def _failed(failures: Mapping[str, Exception], directory: Path) -> int:
     for name, error in failures.items():
         cause = error.__cause__ or error
-        click.echo("".join(traceback.format_exception(cause)), err=True, nl=False)
-        click.echo(f"experiment: {name}: {error}: {type(cause).__name__}: {cause}; its finished points are kept", err=True)
+        details = write_details("".join(traceback.format_exception(cause)), directory)
+        said = f"{error}: {type(cause).__name__}: {cause}"
+        click.echo(f"experiment: {name}: {said}; its finished points are kept; details: {details}", err=True)
     return EXIT_FAILED if failures else EXIT_OK

@@ -9,7 +9,7 @@ from simulator.conditions import Conditions, Share
 from simulator.machine import Machine
 from simulator.profile import JobModel
 from simulator.queueing import percentile_s, respond
-from workloads.experiments.trials import node, tenant_model
+from workloads.experiments.trials import model_of, node
 
 ANTAGONIST = JobModel("memory-bandwidth antagonist", compute_threads=0, memory_threads=12)
 """The one of Table 4: 12 threads that stream 50 GB/s, here on cores that are not among the managed ones."""
@@ -34,7 +34,7 @@ def tail_over_target(  # noqa: PLR0913 - one for each resource, by name
     antagonist: bool = False,
 ) -> float | None:
     """The service's percentile over its target in steady state; None where it cannot keep up. What is not said is whole."""
-    model = tenant_model(service)
+    model = model_of(service)
     machine, profile = _machine(service, antagonist=antagonist), node()
     share = Share(
         (service,),
@@ -54,7 +54,7 @@ def tail_over_target(  # noqa: PLR0913 - one for each resource, by name
 
 def over_target(conditions: Conditions, service: str, rate_rps: float) -> float | None:
     """The percentile under these conditions over the target; None where the service cannot keep up."""
-    model = tenant_model(service)
+    model = model_of(service)
     response = respond(conditions, rate_rps)
     if response.capacity_rps <= rate_rps:
         return None
@@ -63,4 +63,4 @@ def over_target(conditions: Conditions, service: str, rate_rps: float) -> float 
 
 @cache
 def _machine(service: str, *, antagonist: bool) -> Machine:
-    return Machine(node(), {service: tenant_model(service)}, ANTAGONIST if antagonist else None)
+    return Machine(node(), {service: model_of(service)}, ANTAGONIST if antagonist else None)

@@ -21,8 +21,9 @@ SERVICE_COLOURS = {
 }
 MANAGER_COLOURS = {"unmanaged": "tab:gray", "heracles": "tab:orange", "parties": "tab:blue", "oracle": "black"}
 TITLES = {"mongodb": "MongoDB", "nginx": "NGINX", "parties": "PARTIES", "emu": "EMU"}
-NONE_COLOUR = "0.85"  # of a cell that is not served
-DARK_BELOW = 0.55  # of the colour scale: text on it is white
+NONE_GREY = (0.85, 0.85, 0.85, 1.0)  # of a cell that is not served
+Colour = tuple[float, float, float, float]
+DARK_BELOW = 0.5  # of a colour's luminance: text on it is white
 
 Cells = Mapping[tuple[int, int], float | None]
 """Values by column and row, as their labels are counted; None is a cell that was looked at and not served."""
@@ -60,15 +61,21 @@ def heat_map(  # noqa: PLR0913 - what is drawn, and how
     low, high = limits
     shade, norm = colormaps[colours], Normalize(low, high)
     for (column, row), value in cells.items():
-        colour = NONE_COLOUR if value is None else shade(norm(value))
+        colour = NONE_GREY if value is None else shade(norm(value))
         axes.fill(
             [column - 0.5, column + 0.5, column + 0.5, column - 0.5], [row - 0.5, row - 0.5, row + 0.5, row + 0.5], color=colour
         )
         if value is not None and form:
-            dark = norm(value) < DARK_BELOW
-            axes.text(column, row, form.format(value), ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+            ink = "white" if _luminance(colour) < DARK_BELOW else "black"
+            axes.text(column, row, form.format(value), ha="center", va="center", fontsize=6.5, color=ink)
     axes.set_xticks(range(len(columns)), [f"{label:g}" for label in columns], fontsize=7)
     axes.set_yticks(range(len(rows)), [f"{label:g}" for label in rows], fontsize=7)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(-0.5, len(rows) - 0.5)
     axes.tick_params(length=0)
+
+
+def _luminance(colour: Colour) -> float:
+    """How bright a colour is to the eye, 0 to 1 (ITU-R BT.601)."""
+    red, green, blue, _ = colour
+    return 0.299 * red + 0.587 * green + 0.114 * blue

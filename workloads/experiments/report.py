@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.experiments.registry import NAMES
+from workloads.experiments.show import as_text
 from workloads.experiments.store import PICTURE, REPORT, SUMMARY, TABLE, Store, StoreError
 
 TITLE = "PARTIES on the simulated node"
@@ -120,9 +121,7 @@ def _cell(value: object) -> str:
 
 
 def _value(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.4g}" if isinstance(value, float) else _text(value)
+    return _text(as_text(value))
 
 
 def _text(value: object) -> str:

@@ -9,14 +9,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from simulator.oracle import feasible
-
 from parties.model import NS_PER_S, Decision, Observation
 from parties.record import Timing
 from simulator.library import job_model, node_profile
 from simulator.load_profile import LoadProfile
 from simulator.machine import Machine
-from simulator.profile import JobModel, NodeProfile
+from simulator.oracle import OracleSearch
+from simulator.profile import JobModel, NodeProfile, ServiceModel
 from simulator.run import Result, Simulation, simulate
 from simulator.scenario import DEFAULT_JOB, DEFAULT_NODE, ORACLE, Scenario, Tenant, tenant_model
 
@@ -29,6 +28,12 @@ ROOM_REQUESTS = 20  # late ones by which no percentile is lost, however few requ
 
 Loads = Mapping[str, float]
 """Percent of maximum load by tenant."""
+
+
+@cache
+def model_of(tenant: str) -> ServiceModel:
+    """What a tenant is."""
+    return tenant_model(tenant)
 
 
 def tenants_of(services: Sequence[str]) -> tuple[str, ...]:
@@ -62,7 +67,7 @@ def scenario(
     loads: Loads, *, seed: int, duration_s: float = WARMUP_S + MEASURED_S, best_effort: bool = False, policy: str = "parties"
 ) -> Scenario:
     """Tenants at constant loads on the paper's server."""
-    tenants = {name: Tenant(tenant_model(name), LoadProfile.steady(load / 100)) for name, load in loads.items()}
+    tenants = {name: Tenant(model_of(name), LoadProfile.steady(load / 100)) for name, load in loads.items()}
     return Scenario(node(), tenants, job() if best_effort else None, duration_s, seed, policy)
 
 
@@ -99,9 +104,9 @@ def converge(loads: Loads, manager: str, seed: int, length_s: float) -> Result:
 
 def oracle_finds(loads: Loads) -> bool:
     """Whether any division of the node serves these loads."""
-    models = {name: tenant_model(name) for name in loads}
+    models = {name: model_of(name) for name in loads}
     machine = Machine(node(), models, None)
-    return feasible(machine, {name: load / 100 * models[name].max_load_rps for name, load in loads.items()}) is not None
+    return OracleSearch(machine).feasible({name: load / 100 * models[name].max_load_rps for name, load in loads.items()})
 
 
 class Hopeless:

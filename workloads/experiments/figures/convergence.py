@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -40,8 +41,7 @@ def measure(point: Point) -> Sequence[Row]:
     while not reached:  # some mixes have no allocation even at the smallest loads
         mix = rng.choice(mixes(size))
         way = ray_way({name: round(rng.uniform(SMALLEST_WEIGHT, 1.0), 2) for name in mix})
-        known = way
-        reached = largest(lambda index, known=known: oracle_finds(known[index]), len(way), hint=len(way) // 2)
+        reached = largest(partial(_served, way), len(way), hint=len(way) // 2)
     # As if drawn evenly from all feasible combinations: of those most are near the edge, the more so the more services there are.
     loads = way[min(reached - 1, int(reached * rng.random() ** (1 / size)))]
     found = converge(loads, PARTIES, derived_seed(point.seed, point.name, "run"), LENGTH_S)
@@ -56,6 +56,10 @@ def measure(point: Point) -> Sequence[Row]:
         "reverts": found.reverts,
     }
     return [{**row, **loads}]
+
+
+def _served(way: Way, index: int) -> bool:
+    return oracle_finds(way[index])
 
 
 def summarise(rows: Sequence[Row]) -> Summary:

@@ -174,7 +174,7 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
         _latencies(axes[1][column], times, found)
         _allocation(axes[2][column], times, found, "cores", (*SERVICES, BEST_EFFORT, IDLE))
         _allocation(axes[3][column], times, found, "ways", SERVICES)
-        axes[4][column].plot(times, [optional(row, "best_effort_progress") for row in found], color="dimgrey", linewidth=0.9)
+        axes[4][column].plot(times, [optional(row, "best_effort_progress") or 0.0 for row in found], color="dimgrey", linewidth=0.9)
         axes[4][column].set_ylim(0, 1)
         axes[-1][column].set_xlabel("time (s)")
         for panel in (line[column] for line in axes):

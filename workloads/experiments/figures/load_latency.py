@@ -15,11 +15,11 @@ from workloads.experiments.model import tail_over_target
 from workloads.experiments.paper import compare
 from workloads.experiments.plot import SERVICE_COLOURS, figure_of, save, title_of
 from workloads.experiments.tables import number, optional, rounded
-from workloads.experiments.trials import SERVICES, WARMUP_S, scenario, tenant_model
+from workloads.experiments.trials import SERVICES, WARMUP_S, model_of, scenario
 
 LOADS = tuple(range(5, 121, 5))
 QUICK_LOADS = (10, 30, 50, 70, 80, 90, 100, 110)
-ALONE = "equal"  # with one service and no best-effort job an equal split is the whole machine, and no move is made
+ALONE = "unmanaged"  # with one service that is the whole machine, turbo included
 
 
 def points(quick: bool, seed: int) -> Sequence[Point]:  # noqa: FBT001 - an Experiment's signature
@@ -32,7 +32,7 @@ def points(quick: bool, seed: int) -> Sequence[Point]:  # noqa: FBT001 - an Expe
 def measure(point: Point) -> Sequence[Row]:
     """The tail as clients see it in a run and as the model has it; or the largest load under the target on the model."""
     service, load = point.params["service"], point.params.get("load")
-    model = tenant_model(service)
+    model = model_of(service)
     target_ms = model.target_ns / 1e6
     if load is None:
         bench = Bench.of(service)
@@ -87,7 +87,7 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
         panel.plot(loads, [_drawn(row, "p99_ms") for row in found], "o", color=colour, markersize=3, label="measured, median")
         target_ms = number(found[0], "target_ms")
         panel.axhline(target_ms, color="black", linewidth=0.7, linestyle="--")
-        knee = 100 * summary["largest_load_rps"][name] / tenant_model(name).max_load_rps
+        knee = 100 * summary["largest_load_rps"][name] / model_of(name).max_load_rps
         panel.axvline(knee, color="black", linewidth=0.7, linestyle=":")
         panel.set_ylim(0, 3 * target_ms)
         panel.set_xlim(0, max(loads) + 5)
