@@ -51,8 +51,7 @@ class OracleSearch:
 
     def _with_most_slack(self, loads_rps: Mapping[str, float], least: Allocation) -> Allocation:
         steps, allocation = _highest(0, SLACK_STEPS - 1, least, lambda step: self._fit(loads_rps, step / SLACK_STEPS, Job()))
-        dealt = self._deal_out(allocation, loads_rps)
-        return dealt if self._meets(dealt, loads_rps, steps / SLACK_STEPS) else allocation
+        return self._deal_out(self._deal_cores_out(allocation, loads_rps, steps / SLACK_STEPS), loads_rps)
 
     def _with_job(self, loads_rps: Mapping[str, float], least: Allocation) -> Allocation:
         levels = self._pools[Resource.FREQUENCY].levels
@@ -61,9 +60,9 @@ class OracleSearch:
         spare = self._machine.profile.cores - len(self._machine.tenants)
         cores, allocation = _highest(0, spare, kept or least, lambda count: self._fit(loads_rps, slack, Job(count, levels[0])))
         if not cores:
-            return dataclasses.replace(allocation, job=Job(0, levels[0]))
+            return self._deal_cores_out(dataclasses.replace(allocation, job=Job(0, levels[0])), loads_rps, slack)
         fit_level = lambda index: self._fit(loads_rps, slack, Job(cores, levels[index]))  # noqa: E731 - as the others here
-        return _highest(0, len(levels) - 1, allocation, fit_level)[1]
+        return self._deal_cores_out(_highest(0, len(levels) - 1, allocation, fit_level)[1], loads_rps, slack)
 
     def _fit(self, loads_rps: Mapping[str, float], slack: float, job: Job) -> Allocation | None:
         return Fit(self._machine, loads_rps, slack, job).found()
@@ -76,6 +75,9 @@ class OracleSearch:
                 self._machine.tenants, allocation.cores, allocation.ways, allocation.level_hz, allocation.rates, strict=True
             )
         ]
+        if allocation.job.cores:
+            ways = self._machine.profile.cache_ways - sum(allocation.ways)
+            shares.append(Share((), True, allocation.job.cores, ways, allocation.job.level_hz, 0, 0, 0))
         outlook = self._machine.outlook(shares, loads_rps)
         for name, model in self._machine.tenants.items():
             response = respond(outlook.services[name], loads_rps.get(name, 0.0))
@@ -84,22 +86,27 @@ class OracleSearch:
                 return False
         return True
 
+    def _deal_cores_out(self, allocation: Allocation, loads_rps: Mapping[str, float], slack: float) -> Allocation:
+        """The cores that neither a service needs nor the job has, to the busiest; not if that costs turbo too much."""
+        profile = self._machine.profile
+        busy = [self._machine.busy_cores(name, loads_rps.get(name, 0.0)) for name in self._machine.tenants]
+        cores = _dealt(list(allocation.cores), profile.cores - allocation.job.cores, 1, busy)
+        dealt = dataclasses.replace(allocation, cores=tuple(cores))
+        return dealt if self._meets(dealt, loads_rps, slack) else allocation
+
     def _deal_out(self, allocation: Allocation, loads_rps: Mapping[str, float]) -> Allocation:
-        """What nobody needs, step by step to whoever uses most of what it has."""
-        machine, pools = self._machine, self._pools
-        asked = [(name, loads_rps.get(name, 0.0), model) for name, model in machine.tenants.items()]
-        busy = [machine.busy_cores(name, load_rps) for name, load_rps, _ in asked]
-        cores = _dealt(list(allocation.cores), machine.profile.cores, 1, busy)
+        """Memory, disk and network that nobody needs, step by step to whoever uses most of what it has."""
+        asked = [(loads_rps.get(name, 0.0), model) for name, model in self._machine.tenants.items()]
         columns = [list(column) for column in zip(*allocation.rates, strict=True)]
         demands = (
-            [float(model.resident_bytes) for _, _, model in asked],
-            [float(model.disk_bytes) * load_rps for _, load_rps, model in asked],
-            [model.network_bits * load_rps for _, load_rps, model in asked],
+            [float(model.resident_bytes) for _, model in asked],
+            [model.disk_bytes * load_rps for load_rps, model in asked],
+            [model.network_bits * load_rps for load_rps, model in asked],
         )
         for resource, column, demand in zip(_RATES, columns, demands, strict=True):
-            _dealt(column, pools[resource].total, pools[resource].step, demand)
+            _dealt(column, self._pools[resource].total, self._pools[resource].step, demand)
         rates = tuple(Rates(*row) for row in zip(*columns, strict=True))
-        return dataclasses.replace(allocation, cores=tuple(cores), rates=rates)
+        return dataclasses.replace(allocation, rates=rates)
 
     def _partition(self, allocation: Allocation) -> Partition:
         names = list(self._machine.tenants)
@@ -110,12 +117,14 @@ class OracleSearch:
         }
         for index, resource in enumerate(_RATES):
             held[resource] = {name: rates[index] for name, rates in zip(names, allocation.rates, strict=True)}
-        rest = IDLE if self._machine.job is None else BEST_EFFORT
+        job = self._machine.job is not None
+        if job:
+            held[Resource.CORES][BEST_EFFORT] = allocation.job.cores * MILLICORES_PER_CORE
+            held[Resource.FREQUENCY][BEST_EFFORT] = allocation.job.level_hz
         for resource, amounts in held.items():
             if resource.shared_pool:
-                amounts[rest] = self._pools[resource].total - sum(amounts.values())
-            elif self._machine.job is not None:
-                amounts[BEST_EFFORT] = allocation.job.level_hz
+                rest = self._pools[resource].total - sum(amounts.values())
+                amounts[BEST_EFFORT if job and resource is not Resource.CORES else IDLE] = rest
         return Partition({self._pools[resource].key: amounts for resource, amounts in held.items()})
 
 
