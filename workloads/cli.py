@@ -58,7 +58,7 @@ def demo(  # noqa: PLR0913 - one for each option
     """
     found = look()
     if platform == "simulated" or (platform == "auto" and indivisible(found)):
-        reasons = ("--platform simulated",) if platform == "simulated" else indivisible(found)
+        reasons = () if platform == "simulated" else indivisible(found)
         _simulated(reasons, managers, seed=seed, results=results, as_json=as_json)
         return
     managers = _checked(managers, MANAGERS)
@@ -93,7 +93,7 @@ def _simulated(reasons: Sequence[str], managers: tuple[str, ...] | None, *, seed
         click.echo(line, err=as_json)
     console = Console(stderr=as_json)
     try:
-        summary = simulated.run(options, lambda line: console.print(line, highlight=False))
+        summary = simulated.run(options, lambda line: console.print(line, highlight=False, soft_wrap=True))
     except OSError as error:
         click.echo(f"demo: {error.filename or options.results}: {error.strerror}; name another directory with --out", err=True)
         sys.exit(EXIT_MISTAKE)

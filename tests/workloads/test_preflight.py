@@ -53,7 +53,7 @@ def test_everything_missing_is_said_at_once(tmp_path: Path, monkeypatch: pytest.
     """All messages come together, on standard error, with exit code 2 and without a traceback; nothing is made."""
     bare = Findings(1000, {}, None, ("memcached",), Path("/nowhere"))
     monkeypatch.setattr(cli, "look", lambda: bare)
-    done = CliRunner().invoke(cli.demo, ["--out", str(tmp_path / "results")])
+    done = CliRunner().invoke(cli.demo, ["--platform", "host", "--out", str(tmp_path / "results")])
     assert done.exit_code == 2
     assert done.stderr.count("demo: ") == 5
     assert "Traceback" not in done.output
@@ -62,7 +62,7 @@ def test_everything_missing_is_said_at_once(tmp_path: Path, monkeypatch: pytest.
 
 def test_unknown_manager_is_refused() -> None:
     """A manager that does not exist is named, with those that do."""
-    done = CliRunner().invoke(cli.demo, ["--managers", "equal,heracles"])
+    done = CliRunner().invoke(cli.demo, ["--platform", "host", "--managers", "equal,heracles"])
     assert done.exit_code == 2
     assert "heracles" in done.stderr
     assert "idle-only" in done.stderr

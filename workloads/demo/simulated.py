@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rich.text import Text
 from parties.model import NS_PER_S
 from simulator.measure import ServiceMeasure
 from simulator.run import Simulation
-from simulator.scenario import Scenario, scenario_named
+from simulator.scenario import DEFAULT_NODE, Scenario, scenario_named
 from workloads.demo.results import worse_off
 from workloads.simulated.play import played
 from workloads.simulated.plot import draw
@@ -31,10 +32,7 @@ VERSION = 1
 SCENARIO = "fluctuating"
 MANAGERS = ("unmanaged", "equal", "heracles", "parties")
 SETTLE_S = 20.0  # as in the demo on the machine, a controller has so long to settle; the load rises later
-EXPLANATION = (
-    "demo: on the simulated node, a model of the paper's server (e5-2699v4), since this machine cannot be divided:",
-    "demo: left out: real services, their load, and the kernel; policies, signal, placement and loop are the ones of the daemon",
-)
+LEFT_OUT = "left out: real services, their load, and the kernel; policies, signal, placement and loop are the ones of the daemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,10 @@ class Options:
 
 
 def explanation(reasons: Sequence[str]) -> tuple[str, ...]:
-    """Why it is not the machine itself, and what is left out; ``reasons`` are what is missing."""
-    first, last = EXPLANATION
-    return (first, *(f"demo:   {reason}" for reason in reasons), last)
+    """Why it is not the machine itself, and what is left out; ``reasons`` are what is lacking, none where it was asked for."""
+    node = f"on the simulated node, a model of the paper's server ({DEFAULT_NODE})"
+    why = "since this machine cannot be divided:" if reasons else "as asked for"
+    return tuple(f"demo: {line}" for line in (f"{node}, {why}", *(f"  {reason}" for reason in reasons), LEFT_OUT))
 
 
 def run(options: Options, say: Callable[[str], object]) -> dict[str, Any]:
@@ -167,14 +166,20 @@ def _service(measure: ServiceMeasure, ratios: Sequence[float | None], settled: i
         "violations": sum(measure.violated),
         "intervals_after_settling": len(measure.violated[settled:]),
         "violations_after_settling": sum(itertools.islice(measure.violated, settled, None)),
-        "median_p99_over_target": round(statistics.median(known), 4) if known else None,
-        "worst_p99_over_target": round(max(known), 4) if known else None,
+        "median_p99_over_target": _rounded(statistics.median(known)) if known else None,
+        "worst_p99_over_target": _rounded(max(known)) if known else None,
+        "intervals_without_answer": sum(math.isinf(ratio) for ratio in known),
     }
+
+
+def _rounded(ratio: float) -> float | None:
+    """JSON has no infinity: an interval without an answer has no ratio."""
+    return None if math.isinf(ratio) else round(ratio, 4)
 
 
 def _ratio(value: float | None) -> Text:
     if value is None:
-        return Text("-")
+        return Text("none", style="red")
     return Text(f"{value:.2f}" if value < 100 else f"{value:.0f}", style="red" if value > 1 else "green")  # noqa: PLR2004 - digits
 
 

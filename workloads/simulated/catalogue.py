@@ -12,7 +12,7 @@ from parties.policies.registry import POLICIES
 from simulator.library import CONFIGS, job_model, names, node_profile, service_model
 from simulator.scenario import ORACLE, SUFFIX, scenario_names
 
-ORACLE_SUMMARY = "A feasible allocation by search on the model: what the best of all managers would find"
+ORACLE_SUMMARY = "A feasible allocation by search on the model"
 
 
 def known(kind: str) -> Sequence[str]:
@@ -59,7 +59,8 @@ def _node(name: str) -> str:
 def _service(name: str) -> str:
     model = service_model(name)
     kept = "in memory" if model.in_memory else "on disk"
-    return f"p{model.percentile:g} of {latency_text(model.target_ns)}, maximum load {_rate(model.max_load_rps)} requests/s, data {kept}"
+    target = f"p{model.percentile:g} of {latency_text(model.target_ns)}"
+    return f"{target}, maximum load {_rate(model.max_load_rps)} requests/s, data {kept}"
 
 
 def _rate(rps: float) -> str:

@@ -44,7 +44,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     )  # drawn by Agg: there need not be a display
     axes = figure.subplots(len(rows), len(runs), sharex=True, sharey="row", squeeze=False)
     for column, run in enumerate(runs):
-        axes[0][column].set_title(run.result.policy)
+        axes[0][column].set_title(_title(run))
         axes[-1][column].set_xlabel("time (s)")
         axes[-1][column].set_xlim(0, run.result.scenario.duration_s)
         for row, (_, draw_row, _) in enumerate(rows):
@@ -71,6 +71,10 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
     if any(run.result.scenario.job is not None for run in runs):
         rows.append(Row("best effort\n(of alone)", _best_effort, legend=False))
     return rows
+
+
+def _title(run: Run) -> str:
+    return "\n".join([run.result.policy, *(f"{name} in {holder}" for name, holder in run.result.sharing.items())])
 
 
 def _label(key: PoolKey) -> str:
@@ -102,7 +106,7 @@ def _latency(axes: Axes, run: Run) -> None:
         axes.plot(run.timeline.times_s, ratios, color=colours[name], label=name, linewidth=1.0)
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--", label="target")
     axes.set_yscale("log")
-    axes.set_ylim(FLOOR, CEILING)
+    axes.set_ylim(FLOOR, CEILING * 1.3)  # so that a line at the ceiling is seen
 
 
 def _pool_row(key: PoolKey) -> Callable[[Axes, Run], None]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parties.model import NS_PER_S, Decision, Observation, Partition
 from parties.record import Timing
 from simulator.run import Result
-
-BEYOND = 1_000.0
-"""Latency over target where nothing was answered at all: more than any picture shows."""
 
 
 @dataclass(slots=True)
@@ -36,10 +34,10 @@ class Run:
     timeline: Timeline
 
     def ratios(self, service: str) -> list[float | None]:
-        """The percentile over the target in each interval; None where nothing was asked for."""
+        """The percentile over the target in each interval: None where nothing was asked, infinite where nothing was answered."""
         measure = self.result.services[service]
         return [
-            latency_ns / measure.target.latency_ns if latency_ns is not None else BEYOND if violated else None
+            latency_ns / measure.target.latency_ns if latency_ns is not None else math.inf if violated else None
             for latency_ns, violated in zip(measure.latency_ns, measure.violated, strict=True)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,6 +17,8 @@ from workloads.simulated.timeline import Run, condensed
 TREND_LENGTH = 24
 WIDE_TREND_LENGTH = 60
 WIDE = 130
+HIGHEST_BAR = 100.0  # of latency over target; every bar over a few targets is the same
+PAPER_PERCENTILE = 99.0
 MHZ = 1_000_000
 US = 1_000
 
@@ -59,19 +61,23 @@ def _services(run: Run, services: Mapping[str, Any], *, width: int, ascii_only: 
             f"{100 * service['load']:.3g} %",
             latency_text(target.latency_ns) + ("" if target.percentile == PAPER_PERCENTILE else f" (p{target.percentile:g})"),
             Text("-" if median is None else f"{median:.2f}", "red" if late else "green"),
-            trend(condensed(run.ratios(name), length), ascii_only=ascii_only),
+            _course(condensed(run.ratios(name), length), ascii_only=ascii_only),
             _count(service["violations"], service["intervals"]),
-            _count(service["violations_after_convergence"], None),
+            _later(service["violations_after_convergence"]),
         )
     return table
 
 
-PAPER_PERCENTILE = 99.0
+def _course(ratios: Sequence[float | None], *, ascii_only: bool) -> Text:
+    return trend((None if ratio is None else min(HIGHEST_BAR, ratio) for ratio in ratios), ascii_only=ascii_only)
 
 
-def _count(violations: int, intervals: int | None) -> Text:
-    text = str(violations) if intervals is None else f"{violations}/{intervals}"
-    return Text(text, "red" if violations else "green")
+def _count(violations: int, intervals: int) -> Text:
+    return Text(f"{violations}/{intervals}", "red" if violations else "green")
+
+
+def _later(violations: int | None) -> Text:
+    return Text("-") if violations is None else Text(str(violations), "red" if violations else "green")
 
 
 def _allocation(result: Result, services: Mapping[str, Any]) -> Table:
