@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from simulator.response_table import GRID_PER_DECADE
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
 
 BLOCK_TICKS: Final = 64  # drawn at once: 32 s of 500 ms intervals
 SUB_INTERVALS: Final = 5  # windows of a busy tenant's client in an interval
@@ -33,10 +34,9 @@ vote over sub-intervals (docs/signal.md) has too few samples and a window per in
 
 DEMANDS: Final = 4  # stations that a listed request has a demand for
 
-_NEAR: Final = np.array([0.4, 0.9, 1.8])  # standard deviations of the rank of the percentile
-_STEPS: Final = np.array([1, 2, 3])  # ... and at least so many ranks
-_ABOVE: Final = np.array([0.6, 0.25, 0.0])  # of the samples that are over the percentile, counted from the largest
-_BELOW: Final = np.array([50.0, 12.0, 4.0, 1.6])
+_NEAR: Final = (0.4, 0.9, 1.8)  # standard deviations of the percentile's rank, to both sides of it
+_BELOW: Final = (20.0, 5.0, 1.6)  # parts of the samples that are over the percentile, counted from the largest
+_ABOVE: Final = (0.5, 0.0)
 KEYS: Final = len(_BELOW) + 2 * len(_NEAR) + 1 + len(_ABOVE)
 _ROUNDING: Final = 1e-9  # as in ``parties.histogram.rank_of``
 
@@ -158,40 +158,50 @@ def order_statistics(rng: np.random.Generator, counts: Integers, percentile: flo
     between two ranks together are one gamma variable. So the ranks that are wanted are drawn jointly without the others.
     """
     ranks = key_ranks(counts, percentile)
-    totals = counts[..., None]
-    from_top = totals + 1 - ranks[..., ::-1]
-    gaps = np.diff(from_top, axis=-1, prepend=0, append=totals + 1)
-    spacings = rng.standard_gamma(gaps)
-    sums = np.cumsum(spacings, axis=-1)
-    above = sums[..., :-1] / sums[..., -1:]
-    positions = -GRID_PER_DECADE * np.log10(above[..., ::-1])
+    gaps = np.empty((KEYS + 1, *counts.shape))
+    gaps[0] = counts + 1 - ranks[-1]  # from the top
+    np.subtract(ranks[:0:-1], ranks[-2::-1], out=gaps[1:-1])
+    gaps[-1] = ranks[0]
+    sums = np.cumsum(rng.standard_gamma(gaps), axis=0)
+    positions = np.log10(sums[-2::-1] / sums[-1])
+    positions *= -GRID_PER_DECADE
     # A key stands for the samples half-way to its neighbours, so that windows that are put together have no bias.
     cumulated = ranks.copy()
-    cumulated[..., :-1] = (ranks[..., :-1] + ranks[..., 1:]) // 2
-    return positions, cumulated
+    cumulated[:-1] += ranks[1:]
+    cumulated[:-1] >>= 1
+    return _keys_last(positions), _keys_last(cumulated)
 
 
 def key_ranks(counts: Integers, percentile: float) -> Integers:
-    """The ranks to draw, ascending along a new last axis, some of them twice; 0 where there is no sample.
+    """The ranks to draw, ascending along a new first axis, some of them twice; 0 where there is no sample.
 
     Of few samples all. Of many the nearest rank of the percentile, and around it as densely as the percentile is uncertain, as the
     bounds and the percentile of several windows together lie there; and a few towards both ends.
     """
-    totals = counts[..., None].astype(np.float64)
+    totals = counts.astype(np.float64)
     p = percentile / 100
-    target = np.maximum(np.ceil(p * totals - _ROUNDING), 1)
     over = (1 - p) * totals
-    near = np.maximum(np.rint(np.sqrt(p * over) * _NEAR), _STEPS)
-    ranks = np.concatenate(
-        (
-            np.floor(totals - over * _BELOW),
-            target - near[..., ::-1],
-            target,
-            target + near,
-            np.ceil(totals - over * _ABOVE),
-        ),
-        axis=-1,
-    )
-    ranks = np.where(totals <= KEYS, np.arange(1, KEYS + 1), ranks)
-    limited: Integers = np.minimum(np.maximum.accumulate(np.maximum(ranks, 1), axis=-1), totals).astype(np.int64)
+    target = np.maximum(np.ceil(p * totals - _ROUNDING), 1)
+    deviation = np.sqrt(p * over)
+    ranks = np.empty((KEYS, *counts.shape))
+    middle = len(_BELOW) + len(_NEAR)
+    for key, part in enumerate(_BELOW):
+        np.floor(totals - over * part, out=ranks[key])
+    for step, part in enumerate(_NEAR, 1):
+        near = np.maximum(np.rint(deviation * part), step)  # ... and at least so many ranks
+        np.subtract(target, near, out=ranks[middle - step])
+        np.add(target, near, out=ranks[middle + step])
+    ranks[middle] = target
+    for key, part in enumerate(_ABOVE, middle + len(_NEAR) + 1):
+        np.ceil(totals - over * part, out=ranks[key])
+    few = totals <= KEYS
+    if few.any():
+        ranks[:, few] = np.arange(1, KEYS + 1)[:, None]
+    np.maximum(ranks, 1, out=ranks)
+    np.maximum.accumulate(ranks, axis=0, out=ranks)
+    limited: Integers = np.minimum(ranks, totals).astype(np.int64)
     return limited
+
+
+def _keys_last(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    return np.ascontiguousarray(np.moveaxis(array, 0, -1))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_LEAST_PART: Final = 1e-12
 
 
 class Flow(NamedTuple):
@@ -23,6 +25,11 @@ class Flow(NamedTuple):
     last_s: float
     outstanding: int
     oldest_s: float
+
+    @property
+    def waits(self) -> tuple[float, float, float]:
+        """The fraction that waited, never nothing, and the first and the last wait in s."""
+        return max(self.waited, _LEAST_PART), self.first_s, self.last_s
 
 
 class Backlog:

@@ -72,12 +72,10 @@ def percentile_s(response: Response, percentile: float) -> float:
 
 def quantiles(responses: Sequence[Response]) -> npt.NDArray[np.float64]:
     """The response times in s at the probabilities of ``GRID``, a row for each response."""
-    rows, weights = [], []
-    for response in responses:
-        found, shares = TABLES.corners(response)
-        rows.append(found)
-        weights.append(shares)
-    times: npt.NDArray[np.float64] = np.einsum("rcg,rc->rg", TABLES.rows[np.array(rows)], np.array(weights))
+    corners = [TABLES.corners(response) for response in responses]
+    weights = np.array([shares for _, shares in corners])
+    rows = TABLES.rows[np.array([found for found, _ in corners])]
+    times: npt.NDArray[np.float64] = (weights[:, None, :] @ rows)[:, 0, :]
     times += np.array([[response.fixed_s] for response in responses])
     for number, response in enumerate(responses):
         if response.service_s <= 0 and response.wait_probability > 0:  # no service time to be a unit of the tables

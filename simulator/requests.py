@@ -9,18 +9,16 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from heapq import heapify, heapreplace, nlargest
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.arrivals import Floats, ListedBlock
 from simulator.conditions import Conditions, Station
 from simulator.response_table import gamma_tail, grid_of_times
-
-Floats = npt.NDArray[np.float64]
 
 _SCV_DIGITS: Final = 3  # of the service times' distribution, so that few have to be made
 
@@ -40,8 +38,35 @@ class Answered(NamedTuple):
     oldest_s: float
 
 
+class Arrivals:
+    """The requests of a block of intervals: what ``simulator.arrivals`` listed, with times from the start of the run."""
+
+    def __init__(self, block: ListedBlock, start_s: float) -> None:
+        self._first: list[int] = block.first.tolist()
+        self._arrivals_s: list[float] = (block.arrivals_s + start_s).tolist()
+        self._uniform = block.demands
+        self._scvs: tuple[float, ...] = ()
+        self._requests: list[Waiting] = []
+
+    def count(self, number: int) -> int:
+        """How many arrive in an interval."""
+        return self._first[number + 1] - self._first[number]
+
+    def uniform(self, number: int) -> list[tuple[float, Floats]]:
+        """When those of an interval arrive, and a uniform number for each station."""
+        part = slice(self._first[number], self._first[number + 1])
+        return list(zip(self._arrivals_s[part], self._uniform[part], strict=True))
+
+    def requests(self, number: int, scvs: tuple[float, ...]) -> list[Waiting]:
+        """Those of an interval as stations see them whose service times vary so much."""
+        if scvs != self._scvs:
+            self._requests = _requests(self._arrivals_s, self._uniform, scvs)
+            self._scvs = scvs
+        return self._requests[self._first[number] : self._first[number + 1]]
+
+
 class RequestQueue:
-    """The requests of one tenant, from stretch to stretch. ``longest_wait_s`` is the wait at which clients cease to send."""
+    """The requests of one tenant, from interval to interval. ``longest_wait_s`` is the wait at which clients cease to send."""
 
     def __init__(self, longest_wait_s: float) -> None:
         self._longest_wait_s = longest_wait_s
@@ -58,37 +83,38 @@ class RequestQueue:
         arrivals += [arrival_s for arrival_s, _ in self._held]
         return arrivals
 
-    def take(self, arrivals_s: Sequence[float], uniform: Floats) -> None:
-        """Add requests that are there already; ``uniform`` as in ``advance``."""
-        self._held += zip(arrivals_s, uniform, strict=True)
+    def hold(self, requests: Iterable[tuple[float, Floats]]) -> None:
+        """Add requests that are there already: when each arrived, and a uniform number for each station."""
+        self._held += requests
 
-    def advance(
-        self, conditions: Conditions, arrivals_s: Sequence[float], uniform: Floats, start_s: float, end_s: float
-    ) -> Answered:
-        """One stretch of time and the requests that arrive in it. ``uniform`` has a row for each, a number for each station."""
-        unsent = 0
-        if len(arrivals_s) and self._given_up(start_s):
-            arrivals_s, unsent = (), len(arrivals_s)
+    def advance(self, conditions: Conditions, arrivals: Arrivals, number: int, start_s: float, end_s: float) -> Answered:
+        """One interval, the one of that number in the block of arrivals."""
+        count = arrivals.count(number)
+        sent = 0 if self._given_up(start_s) else count
         stations = conditions.stations
         latencies_s: list[float] = []
         if conditions.killed or min((station.capacity_rps for station in stations), default=0.0) <= 0:
-            self.take(arrivals_s, uniform[: len(arrivals_s)])
+            if sent:
+                self.hold(arrivals.uniform(number))
             self._pause(start_s, end_s)
         else:
+            scvs = tuple([station.service_scv for station in stations])
             if self._held:
                 held_s, rows = zip(*self._held, strict=True)
-                self._waiting[0] += _requests(held_s, np.array(rows), stations)
+                self._waiting[0] += _requests(held_s, np.array(rows), scvs)
                 self._held.clear()
-            self._waiting[0] += _requests(arrivals_s, uniform, stations)
+            if sent:
+                self._waiting[0] += arrivals.requests(number, scvs)
             self._fit(stations, start_s)
-            for number, station in enumerate(stations):
-                self._serve(number, station, conditions.fixed_s, end_s)
+            for at, station in enumerate(stations):
+                self._serve(at, station, conditions.fixed_s, end_s)
             latencies_s = self._leave(end_s)
         outstanding = self.arrivals_s
         oldest_s = end_s - min(outstanding) if outstanding else 0.0
-        return Answered(latencies_s, len(arrivals_s), unsent, len(outstanding), oldest_s)
+        return Answered(latencies_s, sent, count - sent, len(outstanding), oldest_s)
 
     def _given_up(self, now_s: float) -> bool:
+        """Whether clients have waited so long that they do not send."""
         if self._held and now_s - self._held[0][0] > self._longest_wait_s:
             return True
         return any(queue and now_s - queue[0][1] > self._longest_wait_s for queue in self._waiting)
@@ -134,6 +160,7 @@ class RequestQueue:
             following.sort()
 
     def _leave(self, end_s: float) -> list[float]:
+        """The latencies of those whose answers arrive until the end of the stretch."""
         leaving = self._leaving
         self._leaving = [request for request in leaving if request[0] > end_s]
         return [finish_s - arrival_s for finish_s, arrival_s in leaving if finish_s <= end_s]
@@ -147,9 +174,8 @@ class RequestQueue:
             queue[:] = [(max(ready_s, start_s) + pause_s, arrival_s, demands) for ready_s, arrival_s, demands in queue]
 
 
-def _requests(arrivals_s: Sequence[float], uniform: Floats, stations: Sequence[Station]) -> list[Waiting]:
-    count = len(arrivals_s)
-    columns = [demand_of(station.service_scv, uniform[:count, number]).tolist() for number, station in enumerate(stations)]
+def _requests(arrivals_s: Sequence[float], uniform: Floats, scvs: tuple[float, ...]) -> list[Waiting]:
+    columns = [demand_of(scv, uniform[:, number]).tolist() for number, scv in enumerate(scvs)]
     return list(zip(arrivals_s, arrivals_s, zip(*columns, strict=True), strict=True))
 
 

@@ -13,32 +13,26 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
-import numpy as np
-
 from monitors.histogram_message import Window
-from parties.histogram import Histogram
+from parties.histogram import Histogram, bucket
 from parties.model import NS_PER_S
 from simulator.arrivals import (
     BLOCK_TICKS,
     DEMANDS,
-    Floats,
     ListedBlock,
     Profile,
     SampledBlock,
     Streams,
     Trace,
-    order_statistics,
 )
 from simulator.backlog import Backlog, Flow
 from simulator.conditions import Conditions, Response
-from simulator.crowd import Crowd, bucket_numbers, histogram_entries
+from simulator.crowd import Crowd
 from simulator.profile import ServiceModel
 from simulator.queueing import quantiles, respond
-from simulator.requests import RequestQueue
-from simulator.response_table import GRID_PER_DECADE
+from simulator.requests import Arrivals, RequestQueue
 
 CLIENT: Final = "simulated"
-_TINY: Final = 1e-12
 _by_end = attrgetter("window_end_ns")
 
 
@@ -50,7 +44,7 @@ class Traffic:
         self.slot = -1  # its number among the busy tenants of the block, if it is one
         self.response = Response(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # under the conditions and at the rate of the last ``meet``
         self.rates_rps: list[float] = []  # of the block, expected in each interval
-        self._percentile = model.percentile
+        self.percentile = model.percentile
         self._interval_ns = interval_ns
         self._longest_wait_s = model.longest_wait_ns / NS_PER_S
         self._trace = Trace(
@@ -64,7 +58,7 @@ class Traffic:
         self._rng = streams.generator(name, "backlog")  # what is drawn when it is needed, and so hangs on the manager
         self._backlog = Backlog(self._longest_wait_s)
         self._requests = RequestQueue(self._longest_wait_s)
-        self._listed: ListedBlock | None = None
+        self._listed: Arrivals | None = None
         self._counts: list[list[int]] = []  # of the block's windows, by tick, while it is busy
         self._sequence = 0
         self._conditions: Conditions | None = None
@@ -74,12 +68,12 @@ class Traffic:
         """Go to a block of the trace; its samples where the tenant is busy. What is outstanding changes engines with the tenant."""
         block = self._trace.block(number)
         self.rates_rps = block.rates_rps.reshape(BLOCK_TICKS, -1).mean(axis=1).tolist()
+        start_s = number * BLOCK_TICKS * self._interval_ns / NS_PER_S
         if isinstance(block, ListedBlock):
             arrivals_s = self._backlog.take()
-            self._requests.take(arrivals_s, self._rng.random((len(arrivals_s), DEMANDS)))
-            self._listed = block
+            self._requests.hold(zip(arrivals_s, self._rng.random((len(arrivals_s), DEMANDS)), strict=True))
+            self._listed = Arrivals(block, start_s)
             return None
-        start_s = number * BLOCK_TICKS * self._interval_ns / NS_PER_S
         self._backlog.put(sorted(min(arrival_s, start_s) for arrival_s in self._requests.arrivals_s))
         self._requests = RequestQueue(self._longest_wait_s)
         self._listed = None
@@ -101,17 +95,26 @@ class Traffic:
         """Whether it is one of the busy tenants of the block."""
         return self._listed is None
 
-    def windows(self, tick: int, number: int, crowd: Crowd) -> list[Window]:
-        """What its client reports of tick ``tick``, which is that of this ``number`` in the block."""
-        if self._listed is not None:
-            return [self._one_by_one(self._listed, tick, number)]
+    @property
+    def overloaded(self) -> bool:
+        """Whether more waits, or is to come, than can be answered in the interval."""
         capacity_rps = self.response.capacity_rps
-        if self._backlog.count or self._rate_rps > capacity_rps or capacity_rps <= 0:
-            return self._queued(tick, self._counts[number], crowd)
-        return self._steady(tick, self._counts[number], crowd.histograms(number, self.slot))
+        return self._backlog.count > 0 or self._rate_rps > capacity_rps or capacity_rps <= 0
 
-    def _steady(self, tick: int, counts: list[int], histograms: list[Histogram]) -> list[Window]:
-        """Everything that arrives is answered."""
+    def flows(self, tick: int, number: int) -> list[Flow]:
+        """Let a busy tenant's requests through the backlog in tick ``tick``, which is that of this ``number`` in the block."""
+        counts = self._counts[number]
+        length_s = self._interval_ns / NS_PER_S / len(counts)
+        start_s = tick * self._interval_ns / NS_PER_S
+        capacity_rps = self.response.capacity_rps
+        return [
+            self._backlog.advance(count, capacity_rps, start_s + at * length_s, start_s + (at + 1) * length_s)
+            for at, count in enumerate(counts)
+        ]
+
+    def steady(self, tick: int, number: int, histograms: list[Histogram]) -> list[Window]:
+        """What a busy tenant's client reports if everything that arrives is answered."""
+        counts = self._counts[number]
         length_ns = self._interval_ns // len(counts)
         end_ns = tick * self._interval_ns
         sequence = self._sequence
@@ -123,55 +126,28 @@ class Traffic:
         self._sequence = sequence
         return windows
 
-    def _queued(self, tick: int, counts: list[int], crowd: Crowd) -> list[Window]:
-        """Through the backlog: as many are answered as can be, after the wait for it."""
-        length_ns = self._interval_ns // len(counts)
-        first_ns = tick * self._interval_ns
-        flows = [
-            self._backlog.advance(
-                count,
-                self.response.capacity_rps,
-                (first_ns + at * length_ns) / NS_PER_S,
-                (first_ns + (at + 1) * length_ns) / NS_PER_S,
-            )
-            for at, count in enumerate(counts)
-        ]
+    def queued(self, tick: int, flows: list[Flow], histograms: list[Histogram]) -> list[Window]:
+        """What it reports of what went through the backlog."""
+        length_ns = self._interval_ns // len(flows)
+        end_ns = tick * self._interval_ns
         windows = []
-        for at, (flow, histogram) in enumerate(zip(flows, self._waited(flows, crowd), strict=True)):
-            start_ns = first_ns + at * length_ns
-            times = (self._sequence, start_ns, start_ns + length_ns)
+        for flow, histogram in zip(flows, histograms, strict=True):
+            start_ns, end_ns = end_ns, end_ns + length_ns
+            times = (self._sequence, start_ns, end_ns)
             sent = (flow.sent + flow.unsent, flow.sent, flow.completed, 0, flow.unsent)
             left = (flow.outstanding, round(flow.oldest_s * NS_PER_S))
             windows.append(Window(self.name, CLIENT, *times, *sent, *left, histogram))
             self._sequence += 1
         return windows
 
-    def _waited(self, flows: list[Flow], crowd: Crowd) -> list[Histogram]:
-        """The latencies of windows with a backlog.
+    def listed(self, tick: int, number: int) -> list[Window]:
+        """What the client of a tenant with few requests reports."""
+        return [] if self._listed is None else [self._one_by_one(self._listed, tick, number)]
 
-        The longest wait is added to the longest time in the steady state, and so on downwards: exact where one of the two hardly
-        varies within a window, and too long by a little where both do.
-        """
-        completed = np.array([flow.completed for flow in flows])
-        if not completed.any():
-            return [Histogram() for _ in flows]
-        positions, cumulated = order_statistics(self._rng, completed, self._percentile)
-        latencies_ns = crowd.latencies_ns(self.slot, positions) + _wait_s(flows, positions) * NS_PER_S
-        before = np.cumsum(completed) - completed
-        buckets, counts, edges = histogram_entries(latencies_ns, cumulated + before[:, None], 0)
-        return [
-            Histogram.of_buckets(buckets[edges[at] : edges[at + 1]], counts[edges[at] : edges[at + 1]]) for at in range(len(flows))
-        ]
-
-    def _one_by_one(self, block: ListedBlock, tick: int, number: int) -> Window:
+    def _one_by_one(self, arrivals: Arrivals, tick: int, number: int) -> Window:
         start_ns = tick * self._interval_ns
         end_ns = start_ns + self._interval_ns
-        first, last = block.first[number], block.first[number + 1]
-        block_s = (tick - number) * self._interval_ns / NS_PER_S
-        arrivals_s = (block.arrivals_s[first:last] + block_s).tolist()
-        answered = self._requests.advance(
-            self._met(), arrivals_s, block.demands[first:last], start_ns / NS_PER_S, end_ns / NS_PER_S
-        )
+        answered = self._requests.advance(self._met(), arrivals, number, start_ns / NS_PER_S, end_ns / NS_PER_S)
         histogram = _histogram(answered.latencies_s)
         times = (self._sequence, start_ns, end_ns)
         sent = (answered.sent + answered.unsent, answered.sent, histogram.count, 0, answered.unsent)
@@ -196,7 +172,9 @@ class TrafficSet:
         self._traffic = [Traffic(name, model, profile, streams, interval_ns) for name, (model, profile) in tenants.items()]
         self._tick = 0
         self._block = -1
-        self._crowd = Crowd(())
+        self._busy: list[Traffic] = []
+        self._rng = streams.generator("answers")
+        self._crowd = Crowd((), (), self._rng)
 
     def offered_rps(self) -> dict[str, float]:
         """The expected request rate of each tenant in the interval that comes next."""
@@ -223,14 +201,12 @@ class TrafficSet:
         block, number = divmod(self._tick, BLOCK_TICKS)
         if block != self._block:
             self._block = block
-            busy: list[tuple[Traffic, SampledBlock]] = []
-            for traffic in self._traffic:
-                sampled = traffic.enter(block)
-                if sampled is not None:
-                    traffic.slot = len(busy)
-                    busy.append((traffic, sampled))
-            self._crowd = Crowd([sampled for _, sampled in busy])
-            self._change([traffic for traffic, _ in busy])
+            sampled = [(traffic, found) for traffic in self._traffic if (found := traffic.enter(block)) is not None]
+            self._busy = [traffic for traffic, _ in sampled]
+            for slot, traffic in enumerate(self._busy):
+                traffic.slot = slot
+            self._crowd = Crowd([found for _, found in sampled], [traffic.percentile for traffic in self._busy], self._rng)
+            self._change(self._busy)
         return number
 
     def _interval(self, tick: int, conditions: Mapping[str, Conditions]) -> list[Window]:
@@ -240,31 +216,28 @@ class TrafficSet:
         if changed:
             self._change([traffic for traffic in changed if traffic.busy])
         windows: list[Window] = []
+        flows: dict[int, list[Flow]] = {}
         for traffic in self._traffic:
-            windows += traffic.windows(tick, number, self._crowd)
+            if not traffic.busy:
+                windows += traffic.listed(tick, number)
+            elif traffic.overloaded:
+                flows[traffic.slot] = traffic.flows(tick, number)
+            else:
+                windows += traffic.steady(tick, number, self._crowd.steady(number, traffic.slot))
+        if flows:
+            histograms = self._crowd.queued(number, flows)
+            for slot, some in flows.items():
+                windows += self._busy[slot].queued(tick, some, histograms[slot])
         windows.sort(key=_by_end)
         return windows
 
     def _change(self, busy: list[Traffic]) -> None:
         if busy:
             times_ns = quantiles([traffic.response for traffic in busy]) * NS_PER_S
-            self._crowd.change({traffic.slot: row for traffic, row in zip(busy, times_ns, strict=True)})
-
-
-def _wait_s(flows: list[Flow], positions: Floats) -> Floats:
-    """How long the requests at these positions stood in the backlog, if those that stood longest are at the highest."""
-    waited, first_s, last_s = np.array([(max(flow.waited, _TINY), flow.first_s, flow.last_s) for flow in flows]).T[..., None]
-    below = 1 - np.power(10.0, -positions / GRID_PER_DECADE)
-    along = np.maximum(0.0, (below - (1 - waited)) / waited)
-    least, most = np.minimum(first_s, last_s), np.maximum(first_s, last_s)
-    waits: Floats = np.where(below < 1 - waited, 0.0, least + (most - least) * along)
-    return waits
+            self._crowd.change([traffic.slot for traffic in busy], times_ns)
 
 
 def _histogram(latencies_s: list[float]) -> Histogram:
-    if not latencies_s:
-        return Histogram()
-    buckets = bucket_numbers(np.array(latencies_s) * NS_PER_S).tolist()
-    buckets.sort()
+    buckets = sorted([bucket(int(latency_s * NS_PER_S)) for latency_s in latencies_s])
     counts = Counter(buckets)  # keeps their order
     return Histogram.of_buckets(list(counts), list(counts.values()))
