@@ -14,13 +14,14 @@ from pathlib import Path
 from parties.config import load_data
 from parties.config_schema import Mistake
 from parties.model import NS_PER_S
-from parties.policies.registry import UnknownPolicyError, policy_named
+from parties.policies.oracle import Oracle
+from parties.policies.registry import POLICIES, policy_named
 from parties.settings import PartiesSettings, SignalSettings
 from simulator.library import CONFIGS, UnknownProfileError, job_model, node_profile, service_model
 from simulator.load_profile import LoadError, LoadProfile, load_from, profile_of
 from simulator.profile import JobModel, NodeProfile, ServiceModel
 
-ORACLE = "oracle"  # needs the model as well as the node, so that no registry of policies has it
+ORACLE = Oracle.name  # has to be given the model as well as the node
 DEFAULT_NODE = "e5-2699v4"  # the paper's (Table 1)
 DEFAULT_JOB = "compute-and-memory"  # the best-effort job of section 5.1
 SUFFIX = ".toml"
@@ -40,7 +41,10 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that makes a run: the same scenario gives the same run. Raises ScenarioError where there is nothing to run."""
+    """All that makes a run: the same scenario gives the same run.
+
+    Raises ScenarioError where there is nothing to run, and UnknownPolicyError.
+    """
 
     node: NodeProfile
     tenants: Mapping[str, Tenant]
@@ -56,22 +60,13 @@ class Scenario:
             raise ScenarioError("there is no service to simulate; name at least one with its load")
         if not (math.isfinite(self.duration_s) and self.duration_s >= 1):
             raise ScenarioError(f"a run of {self.duration_s:g} s is none; give at least one second")
-        checked_policy(self.policy)
+        if self.policy not in POLICIES:
+            policy_named(self.policy)
 
     @property
     def models(self) -> dict[str, ServiceModel]:
         """What each tenant is."""
         return {name: tenant.model for name, tenant in self.tenants.items()}
-
-
-def checked_policy(name: str) -> str:
-    """The policy's name, if there is one of it. Raises ScenarioError with the nearest names."""
-    if name != ORACLE:
-        try:
-            policy_named(name)
-        except UnknownPolicyError as error:
-            raise ScenarioError(str(error)) from None
-    return name
 
 
 def tenant_model(name: str) -> ServiceModel:
@@ -139,8 +134,8 @@ def scenario_names() -> list[str]:
 def scenario_named(name: str | Path) -> Scenario:
     """A scenario by name, or by the path of a file (anything with a "/" or that ends in ".toml").
 
-    Raises UnknownProfileError for it or what it names, ScenarioError, and ``parties.config.ConfigError`` with every mistake of the
-    file.
+    Raises UnknownProfileError or UnknownPolicyError for it or what it names, ScenarioError, and ``parties.config.ConfigError`` with
+    every mistake of the file.
     """
     text = str(name)
     if isinstance(name, Path) or "/" in text or text.endswith(SUFFIX):
