@@ -127,7 +127,7 @@ class ServiceModel:
     def service(self, name: str) -> Service:
         """The service as the controller knows it, under the name of a tenant."""
         target = QosTarget(self.target_ns, self.percentile)
-        return Service(name, target, stateless=self.stateless, in_memory=self.in_memory)
+        return Service(name, target, stateless=self.stateless, in_memory=self.in_memory, peak_load_rps=self.max_load_rps)
 
 
 @dataclass(frozen=True, slots=True)

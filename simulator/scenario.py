@@ -15,7 +15,7 @@ from parties.config import load_data
 from parties.config_schema import Mistake
 from parties.model import NS_PER_S
 from parties.policies.oracle import Oracle
-from parties.policies.registry import POLICIES, policy_named
+from parties.policies.registry import policy_named
 from parties.settings import PartiesSettings, SignalSettings
 from simulator.library import CONFIGS, UnknownProfileError, job_model, node_profile, service_model
 from simulator.load_profile import LoadError, LoadProfile, load_from, profile_of
@@ -60,7 +60,7 @@ class Scenario:
             raise ScenarioError("there is no service to simulate; name at least one with its load")
         if not (math.isfinite(self.duration_s) and self.duration_s >= 1):
             raise ScenarioError(f"a run of {self.duration_s:g} s is none; give at least one second")
-        if self.policy not in POLICIES:
+        if self.policy != ORACLE:
             policy_named(self.policy)
 
     @property
