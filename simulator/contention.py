@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from simulator.profile import NodeProfile, ServiceModel
 
-LEAST_OCCUPANCY = 0.05
+LEAST_OCCUPANCY = 0.1
 """The fraction of a common cache that a tenant keeps beside any stream: lines that are used again before they are evicted."""
 
 HOGS_DELAY_POWER = 4.0

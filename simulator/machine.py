@@ -136,7 +136,9 @@ class Machine:
         core_s = core_time_s(model, misses, means.frequency_hz, strain, means.sibling_busy)
         slowness = core_s * means.stretch / self._least_s[tenant]
         if model.software_limit:
-            core_s *= 1.0 + model.software_limit * math.pow(load, model.software_limit_power)
+            limited = 1.0 + model.software_limit * math.pow(load, model.software_limit_power)
+            core_s *= limited
+            slowness *= limited
         busy = min(1.0, load_rps * core_s * means.stretch / means.cores) if means.cores > 0 else 1.0
         growth = 1.0 + model.fixed_growth * math.pow(busy, model.fixed_growth_power)
         fixed_s = model.fixed_ns * _S_PER_NS * slowness * growth + means.wake_delay_s
