@@ -131,7 +131,7 @@ class Result:
             "",
             *_columns(("service", "upsized", "would be", "downsized", "would be"), self._service_rows()),
             "",
-            *_columns(("tick", "time", "recorded", "replayed"), [_difference_row(one) for one in found.differences]),
+            *(line for one in found.differences for line in _difference(one)),
             *([f"and {found.left_out} more"] if found.left_out else []),
         ]
 
@@ -177,11 +177,12 @@ def _origin(header: Header) -> str:
     return "same version: either the record was changed, or the policy depends on something that is not recorded"
 
 
-def _difference_row(one: Judged) -> tuple[str, ...]:
+def _difference(one: Judged) -> list[str]:
+    """One below the other: several moves make long lines."""
     recorded, replayed = _decision_text(one.recorded), _decision_text(one.replayed)
     if recorded == replayed:
         replayed = f"{replayed}; other slack"
-    return (str(one.tick), f"{one.time_s:.1f} s", recorded, replayed)
+    return [f"tick {one.tick}, {one.time_s:.1f} s", f"  recorded  {recorded}", f"  replayed  {replayed}"]
 
 
 def _decision_text(decision: Decision) -> str:

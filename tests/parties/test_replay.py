@@ -149,7 +149,7 @@ def test_a_decision_that_does_not_repeat_has_an_exit_code_of_its_own(changed: Ca
     result = call(changed(change))
     assert result.exit_code == 3
     assert "THE DECISIONS DO NOT REPEAT; same version" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith(f"{ticks[0]} ")
+    assert result.stdout.splitlines()[-3].startswith(f"tick {ticks[0]}, ")
     assert result.stdout.endswith("; other slack\n")
 
 
