@@ -61,8 +61,11 @@ class OracleSearch:
         cores, allocation = _highest(0, spare, kept or least, lambda count: self._fit(loads_rps, slack, Job(count, levels[0])))
         if not cores:
             return self._deal_cores_out(dataclasses.replace(allocation, job=Job(0, levels[0])), loads_rps, slack)
-        fit_level = lambda index: self._fit(loads_rps, slack, Job(cores, levels[index]))  # noqa: E731 - as the others here
-        return self._deal_cores_out(_highest(0, len(levels) - 1, allocation, fit_level)[1], loads_rps, slack)
+
+        def at_level(index: int) -> Allocation | None:  # nobody is slowed for the job's sake
+            return Fit(self._machine, loads_rps, slack, Job(cores, levels[index]), all_at_top=True).found()
+
+        return self._deal_cores_out(_highest(0, len(levels) - 1, allocation, at_level)[1], loads_rps, slack)
 
     def _fit(self, loads_rps: Mapping[str, float], slack: float, job: Job) -> Allocation | None:
         return Fit(self._machine, loads_rps, slack, job).found()

@@ -27,6 +27,10 @@ MOST_SPLITS = 2_000_000
 """So many splits of memory between services that read from the disk are looked at: all, for up to three of them. Of more, memory is
 split in coarser steps, and in that the search is not exact."""
 
+MOST_LEVELS = 25_000
+"""So many choices of frequencies are looked at where power limits turbo: all, for up to four services of twelve levels. Of more,
+every second level, and in that the search is not exact."""
+
 ROUNDING = 1e-6
 """Of a limit that is only a bound, so that it cuts off nothing by an error of rounding."""
 
@@ -101,10 +105,14 @@ class _Plan(NamedTuple):
 class Fit:
     """One question: does anything meet every target with this slack, beside this job?"""
 
-    def __init__(self, machine: Machine, loads_rps: Mapping[str, float], slack: float, job: Job) -> None:
+    def __init__(
+        self, machine: Machine, loads_rps: Mapping[str, float], slack: float, job: Job, *, all_at_top: bool = False
+    ) -> None:
+        """``all_at_top`` leaves out that some run slower for the others' turbo where power is short."""
         self._machine = machine
         self._profile = machine.profile
         self._job = job
+        self._all_at_top = all_at_top
         self._pools = {pool.key.resource: pool for pool in machine.profile.node().managed_pools()}
         self._tenants = [self._tenant(name, loads_rps.get(name, 0.0), slack) for name in machine.tenants]
         self._spare_cores = self._profile.cores - job.cores
@@ -120,11 +128,13 @@ class Fit:
         parts = len(self._tenants) + (self._job.cores > 0)
         ways = compositions(self._profile.cache_ways, parts)[:, : len(self._tenants)]
         strain = self._strain(ways)
-        for plan in self._plans():
-            found = self._with_plan(plan, ways, strain)
-            if found is not None:
-                return found
-        return None
+        # First as if turbo were what it is at most, which is a bound, and mostly what it is.
+        count, highest = len(self._tenants), self._highest_turbo()
+        bound = _Plan((self._profile.top_hz,) * count, (highest,) * count, (1,) * count, (NEVER,) * count)
+        found = self._with_plan(bound, ways, strain)
+        if found is None or self._turbo([tenant.busy for tenant in self._tenants]) == highest:
+            return found
+        return self._with_less_turbo(highest, ways, strain)
 
     def _tenant(self, name: str, load_rps: float, slack: float) -> _Tenant:
         machine, model = self._machine, self._machine.tenants[name]
@@ -169,34 +179,38 @@ class Fit:
 
     # Frequency
 
-    def _plans(self) -> Iterator[_Plan]:
-        """Every choice of frequencies that no other one betters."""
-        busy = [tenant.busy for tenant in self._tenants]
-        highest = self._highest_turbo()
-        free = _Plan((self._profile.top_hz,) * len(busy), (highest,) * len(busy), (1,) * len(busy), (NEVER,) * len(busy))
-        if self._turbo(busy, None) == highest:
-            yield free
-            return
-        choices = [self._active_choices(tenant, highest) for tenant in self._tenants]
-        for chosen in itertools.product(*choices):
-            active = [tenant.busy if cores is None else float(cores) for tenant, cores in zip(self._tenants, chosen, strict=True)]
-            least = tuple(
-                math.ceil(tenant.busy) or 1 if cores is None else cores for tenant, cores in zip(self._tenants, chosen, strict=True)
-            )
+    def _with_less_turbo(self, highest: float, ways: Ints, strain: Strain) -> Allocation | None:
+        """By every number of active cores that each tenant may count, and every choice of levels that no other one betters."""
+        for chosen in itertools.product(*(self._active_choices(tenant, highest) for tenant in self._tenants)):
+            asked = list(zip(self._tenants, chosen, strict=True))
+            active = [tenant.busy if cores is None else float(cores) for tenant, cores in asked]
+            least = tuple(math.ceil(tenant.busy) or 1 if cores is None else cores for tenant, cores in asked)
             most = tuple(NEVER if cores is None else cores for cores in chosen)
-            yield from (_Plan(*levels, least, most) for levels in self._levels(active))
+            if sum(least) > self._spare_cores:
+                continue
+            failed: list[tuple[float, ...]] = []
+            for level_hz, hertz in self._levels(active):
+                if any(all(mine <= other for mine, other in zip(hertz, others, strict=True)) for others in failed):
+                    continue
+                found = self._with_plan(_Plan(level_hz, hertz, least, most), ways, strain)
+                if found is not None:
+                    return found
+                failed.append(hertz)
+        return None
 
     def _levels(self, active: Sequence[float]) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
-        """Everybody at the top; where power does not allow what turbo could give, every other choice too."""
+        """What is set and what it gives: everybody at the top; where power lowers turbo every other choice too, high ones first."""
         top, count = self._profile.top_hz, len(active)
-        turbo = self._turbo(active, None)
+        turbo = self._turbo(active)
         yield (top,) * count, (turbo,) * count
-        if turbo >= self._bin(active):
+        if self._all_at_top or turbo >= self._bin(active):
             return
-        for levels in itertools.product((top, *reversed(self._profile.levels_hz)), repeat=count):
-            if any(level != top for level in levels):
-                turbo = self._turbo(active, levels)
-                yield levels, tuple(turbo if level == top else float(level) for level in levels)
+        levels = [top, *reversed(self._profile.levels_hz)]
+        while len(levels) ** count > MOST_LEVELS:
+            levels = [top, *levels[1::2]]
+        for level_hz in itertools.product(levels, repeat=count):
+            turbo = self._turbo(active, level_hz)
+            yield level_hz, tuple(turbo if level == top else float(level) for level in level_hz)
 
     def _active_choices(self, tenant: _Tenant, highest: float) -> list[int | None]:
         """How many active cores it may count: as many as it is busy, or all it has where that is fewer and serves all the same."""
@@ -220,7 +234,7 @@ class Fit:
         """Turbo with so many active cores if power were no limit."""
         return self._machine.turbo([Group(sum(active) + self._job.cores, 0.0, None)])
 
-    def _turbo(self, active: Sequence[float], levels: Sequence[int] | None) -> float:
+    def _turbo(self, active: Sequence[float], levels: Sequence[int] | None = None) -> float:
         """Turbo beside the job; ``levels`` None is everybody at the top step."""
         top, job = self._profile.top_hz, self._machine.job
         levels = (top,) * len(active) if levels is None else levels
