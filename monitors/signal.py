@@ -13,7 +13,7 @@ from dataclasses import replace as with_changes
 from typing import NamedTuple
 
 from monitors.histogram_message import Window
-from monitors.signal_window import Bin, Sample, beyond, vote
+from monitors.signal_window import Bin, Sample, Stretch, beyond, vote
 from parties.histogram import samples_needed
 from parties.model import NS_PER_S, LatencyView, QosTarget, ServiceState
 from parties.settings import SignalSettings
@@ -76,21 +76,16 @@ class Signal:
         return {"windows": self._windows, **self._counters, "clients": sum(service.clients for service in self._services.values())}
 
 
-class _Interval:
+class _Interval(Stretch):
     """The last interval of a service: its bins by number, their sums, and how the clients that report stand at its end."""
 
-    __slots__ = ("ages_ns", "bins", "completed", "failed", "first", "last", "outstanding", "scheduled", "unsent")
+    __slots__ = ("ages_ns", "first", "last", "outstanding")
 
     def __init__(self, first: int, last: int, bins: list[Bin], clients: Iterable[Window]) -> None:
+        super().__init__(bins)
         self.first = first
         self.last = last
-        self.bins = bins
-        self.scheduled = self.completed = self.failed = self.unsent = self.outstanding = 0
-        for item in bins:
-            self.scheduled += item.scheduled
-            self.completed += item.completed
-            self.failed += item.failed
-            self.unsent += item.unsent
+        self.outstanding = 0
         self.ages_ns: list[int] = []
         for client in clients:
             if client.outstanding:
@@ -190,7 +185,7 @@ class _ServiceSignal:
             interval.unsent,
             interval.outstanding,
             interval.oldest_ns,
-            interval.scheduled * NS_PER_S / self._length(interval.bins),
+            interval.scheduled * NS_PER_S / self._length(interval),
         )
 
     def _number(self, end_ns: int) -> int:
@@ -230,13 +225,13 @@ class _ServiceSignal:
         if self._stalled(interval):
             waiting = interval.unsent + interval.outstanding
             worst_ns = beyond(self._target, interval.oldest_ns, interval.unsent / waiting)
-            return _Judgement(_STALLED, worst_ns, worst_ns, worst_ns, window_ns=self._length(interval.bins))
+            return _Judgement(_STALLED, worst_ns, worst_ns, worst_ns, window_ns=self._length(interval))
         limit = self._number(now_ns - self._settings.longest_window_ns) + 1
         judgement = self._percentile(interval, limit)
         return judgement._replace(state=_FAILING) if self._failing(interval, limit) else judgement
 
-    def _length(self, bins: list[Bin]) -> int:
-        return len(bins) * self._bin_ns
+    def _length(self, stretch: Stretch) -> int:
+        return len(stretch.bins) * self._bin_ns
 
     def _stalled(self, interval: _Interval) -> bool:
         """Asked for, and nothing completes: over the target and a whole interval old, so that slow and rare is not stalled."""
@@ -260,42 +255,42 @@ class _ServiceSignal:
 
     def _percentile(self, interval: _Interval, limit: int) -> _Judgement:
         """The percentile, its bounds and the vote."""
-        bins, grown = self._grown(interval, limit)
+        stretch = self._grown(interval, limit)
         settings = self._settings
         sample = Sample(
-            bins,
+            stretch,
             self._target,
             interval.ages_ns if settings.stalled else (),
             unsent=settings.stalled,
             confidence=settings.confidence if settings.bounds else None,
         )
         low_ns, high_ns = sample.bounds_ns()
-        window_ns = self._length(bins)
+        window_ns = self._length(stretch)
         latency_ns = sample.latency_ns()
         if latency_ns is None or (settings.window and not sample.supported and not sample.violates()):
             return _Judgement(_FEW_SAMPLES, None, None, low_ns, high_ns, sample.count, window_ns)
-        if settings.vote and not grown:
-            voted_ns = vote(bins, self._target, settings.sub_intervals, unsent=settings.stalled)
+        if settings.vote and not stretch.grown:
+            voted_ns = vote(stretch, self._target, settings.sub_intervals, unsent=settings.stalled)
             latency_ns = latency_ns if voted_ns is None else voted_ns
         cautious_ns = latency_ns
         if settings.bounds:
             cautious_ns = max(latency_ns, sample.largest_ns if high_ns is None else high_ns)
         return _Judgement(_OK, latency_ns, cautious_ns, low_ns, high_ns, sample.count, window_ns)
 
-    def _grown(self, interval: _Interval, limit: int) -> tuple[list[Bin], bool]:
-        """The bins to judge by: the interval's, and earlier ones until the percentile is supported, but none before a change."""
+    def _grown(self, interval: _Interval, limit: int) -> Stretch:
+        """What to judge by: the interval, and earlier bins until the percentile is supported, but none before a change."""
         if not self._settings.window:
-            return interval.bins, False
-        first, last, stalled = interval.first, interval.last, self._settings.stalled
-        bins, count = interval.bins, interval.completed + (interval.unsent if stalled else 0)
+            return interval
+        first, last = interval.first, interval.last
+        stretch: Stretch = interval
         if self._changed > first:
             first = min(self._changed, last + 1)
-            bins = self._stretch(first, last)
-            count = sum(item.completed + (item.unsent if stalled else 0) for item in bins)
+            stretch = Stretch(self._stretch(first, last))
+        count = stretch.completed + (stretch.unsent if self._settings.stalled else 0)
         earliest = max(limit, self._changed)
         number = first
         while count < self._needed and number > earliest:
             number -= 1
             more = self._bins.get(number, _NOTHING)
-            count += more.completed + (more.unsent if stalled else 0)
-        return (bins, False) if number == first else (self._stretch(number, last), True)
+            count += more.completed + (more.unsent if self._settings.stalled else 0)
+        return stretch if number == first else Stretch(self._stretch(number, last), grown=True)

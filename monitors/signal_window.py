@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from monitors.histogram_message import Window
-from parties.histogram import Histogram, Tail, ranks, samples_needed
+from parties.histogram import Histogram, Tail, percentiles, ranks, samples_needed
 from parties.model import QosTarget
 
 
@@ -41,6 +41,28 @@ class Bin:
         self.unsent += window.unsent
 
 
+class Stretch:
+    """Neighbouring bins, oldest first, with their sums. ``grown``: beyond the interval, for want of samples."""
+
+    __slots__ = ("bins", "completed", "failed", "grown", "histograms", "scheduled", "unsent")
+
+    def __init__(self, bins: Sequence[Bin], *, grown: bool = False) -> None:
+        self.bins = bins
+        self.grown = grown
+        self.histograms: list[Histogram] = []
+        completed = scheduled = failed = unsent = 0
+        for item in bins:
+            self.histograms += item.histograms
+            completed += item.completed
+            scheduled += item.scheduled
+            failed += item.failed
+            unsent += item.unsent
+        self.completed = completed
+        self.scheduled = scheduled
+        self.failed = failed
+        self.unsent = unsent
+
+
 class Sample:
     """The latencies of a stretch of bins, with those that are still to come.
 
@@ -53,34 +75,28 @@ class Sample:
 
     def __init__(
         self,
-        bins: Sequence[Bin],
+        stretch: Stretch,
         target: QosTarget,
         ages_ns: Sequence[int] = (),
         *,
         unsent: bool = True,
         confidence: float | None = None,
     ) -> None:
-        histograms: list[Histogram] = []
-        completed = never_sent = 0
-        for item in bins:
-            histograms += item.histograms
-            completed += item.completed
-            never_sent += item.unsent
         self._target = target
         self._ages_ns = ages_ns
-        self._unsent = never_sent if unsent else 0
-        self.count = completed + self._unsent
+        self._unsent = stretch.unsent if unsent else 0
+        self.count = stretch.completed + self._unsent
         most = self.count + len(ages_ns)
         self._ranks = ranks(target.percentile, most, confidence)
         keep = most - min(self._ranks.rank, self._ranks.low or most) + 1  # so many of the largest have to be looked at
-        self._tail = Tail(histograms, keep)
+        self._tail = Tail(stretch.histograms, keep)
         if ages_ns:
             self._ranks = ranks(target.percentile, self.count, confidence)
             late = self._late(ages_ns)
             if late.count:
                 self.count += late.count
                 self._ranks = ranks(target.percentile, self.count, confidence)
-                self._tail = Tail((*histograms, late), keep)
+                self._tail = Tail((*stretch.histograms, late), keep)
 
     def _late(self, ages_ns: Sequence[int]) -> Histogram:
         """The ages that are over the percentile of the answered requests."""
@@ -132,29 +148,23 @@ def beyond(target: QosTarget, known_ns: int, share: float) -> int:
     return int(max(known_ns, target.latency_ns) * (1 + share))
 
 
-def vote(bins: Sequence[Bin], target: QosTarget, most: int, *, unsent: bool = True) -> int | None:
+def vote(stretch: Stretch, target: QosTarget, most: int, *, unsent: bool = True) -> int | None:
     """The median over sub-intervals of their percentiles in ns; None if not even three parts of the bins have enough samples each.
 
     A threshold is passed by a majority of the parts exactly when the median passes it, so one number answers the vote at every
     threshold. Neighbours are put together (5 parts, then 3) until each part supports the percentile. There are at most ``most``.
     """
+    bins = stretch.bins
     needed = samples_needed(target.percentile)
+    unsent = unsent and stretch.unsent > 0
     counts = [item.completed + item.unsent if unsent else item.completed for item in bins]
     parts = min(most, len(bins))
     for odd in range(parts - 1 + parts % 2, 2, -2):
-        if odd == len(bins):  # the usual case: each bin is a part
-            if min(counts) >= needed:
-                return sorted([_percentile(item, target, unsent=unsent) for item in bins])[odd // 2]
-            continue
+        if odd == len(bins) == len(stretch.histograms) and not unsent and min(counts) >= needed:
+            return sorted(percentiles(stretch.histograms, target.percentile))[odd // 2]  # the usual case: of each bin by itself
         edges = [part * len(bins) // odd for part in range(odd + 1)]
         slices = [slice(first, last) for first, last in pairwise(edges)]
         if min(sum(counts[part]) for part in slices) >= needed:
-            return sorted(Sample(bins[part], target, unsent=unsent).latency_ns() or 0 for part in slices)[odd // 2]
+            samples = [Sample(Stretch(bins[part]), target, unsent=unsent) for part in slices]
+            return sorted(sample.latency_ns() or 0 for sample in samples)[odd // 2]
     return None
-
-
-def _percentile(item: Bin, target: QosTarget, *, unsent: bool) -> int:
-    """The target's percentile of one bin; 0 of nothing."""
-    if len(item.histograms) == 1 and not (unsent and item.unsent):  # one client, the usual case, without the detour
-        return item.histograms[0].percentile(target.percentile) or 0
-    return Sample((item,), target, unsent=unsent).latency_ns() or 0

@@ -195,9 +195,10 @@ class Tail:
         sizes = [histogram.count for histogram in filled]
         self.count = sum(sizes)
         self._keep = keep
-        self._descending = _largest_entries(filled, sizes, keep) if filled else []
-        # How many values there are up to an entry; a bucket that several histograms have stands in it more than once.
-        self._at_least = list(accumulate([count for _, count in self._descending]))
+        share = -(-keep // max(1, len(filled)))
+        entries = _largest_entries(filled, share if not sizes or min(sizes) >= share else keep)
+        self._descending = [index for index, _ in entries]  # a bucket that several histograms have stands here several times
+        self._at_least = list(accumulate([count for _, count in entries]))  # how many values there are up to there
 
     def value(self, rank: int) -> int | None:
         """The value of that rank in ns, as its bucket's upper end; None beyond the last. Raises ValueError under what was kept."""
@@ -207,35 +208,33 @@ class Tail:
         if above >= self._keep:
             raise ValueError(f"rank {rank} of {self.count} is not among the {self._keep} largest")
         position = bisect_right(self._at_least, above)
-        return upper(self._descending[position][0]) if position < len(self._descending) else None
+        return upper(self._descending[position]) if position < len(self._descending) else None
 
     def largest(self) -> int | None:
         """The largest value, as its bucket's upper end; None of nothing."""
-        return upper(self._descending[0][0]) if self._descending else None
+        return upper(self._descending[0]) if self._descending else None
 
 
-def _largest_entries(histograms: Sequence[Histogram], sizes: Sequence[int], keep: int) -> list[tuple[int, int]]:
-    """Buckets and counts, the largest bucket first, that hold at least the ``keep`` largest values of all, or all of them.
+def _largest_entries(histograms: Sequence[Histogram], share: int) -> list[tuple[int, int]]:
+    """Buckets and counts, the largest bucket first: each histogram's ``share`` largest values, and all from the lowest of those on.
 
-    If each histogram gives its share of ``keep``, then all together have ``keep`` values at or over the lowest bucket that was
-    given; so everything from there upwards is taken. An entry is looked at once. Positions are counted by hand, as most
-    histograms give two or three entries and an iterator costs more to make than to use.
+    So what is there is whole from the lowest bucket upwards, and at least ``share`` times as many values as there are histograms.
+    An entry is looked at once. Positions are counted by hand, as most histograms give two or three entries and an iterator costs
+    more to make than to use.
     """
-    share = -(-keep // len(histograms))
-    if min(sizes) < share:
-        share = keep
     entries: list[tuple[int, int]] = []
     lowest = LAST_BUCKET
     rest = []
     for histogram in histograms:
         buckets, counts = histogram.columns()
-        position, left = len(buckets), share
+        position, left, index = len(buckets), share, 0
         while left > 0 and position:
             position -= 1
-            entry = buckets[position], counts[position]
-            left -= entry[1]
-            entries.append(entry)
-        lowest = min(lowest, entries[-1][0])
+            index, count = buckets[position], counts[position]
+            left -= count
+            entries.append((index, count))
+        if index < lowest:  # noqa: PLR1730 - less than a call
+            lowest = index
         rest.append((position, buckets, counts))
     for start, buckets, counts in rest:
         position = start
@@ -244,6 +243,23 @@ def _largest_entries(histograms: Sequence[Histogram], sizes: Sequence[int], keep
             entries.append((buckets[position], counts[position]))
     entries.sort(reverse=True)
     return entries
+
+
+def percentiles(histograms: Iterable[Histogram], percentile: float) -> list[int]:
+    """The percentile of each histogram, none of which is empty: as ``Histogram.percentile``, in a third of the time.
+
+    For the vote, which asks this of every sub-interval of every service.
+    """
+    found = []
+    for histogram in histograms:
+        buckets, counts = histogram.columns()
+        above = histogram.count - rank_of(percentile, histogram.count)
+        position = len(buckets)
+        while above >= 0:
+            position -= 1
+            above -= counts[position]
+        found.append(upper(buckets[position]))
+    return found
 
 
 def rank_of(percentile: float, count: int) -> int:

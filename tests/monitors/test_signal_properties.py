@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from monitors.histogram_message import Window
 from monitors.signal import Signal
-from monitors.signal_window import Bin, Sample, beyond, vote
+from monitors.signal_window import Bin, Sample, Stretch, beyond, vote
 from parties.histogram import Histogram, bucket, rank_of, samples_needed, upper
 from parties.model import QosTarget
 from parties.settings import SignalSettings
@@ -89,7 +89,7 @@ def test_the_percentile_is_that_of_all_samples_within_one_percent(parts: list[li
     """Over any number of bins, with the bounds' ranks looked at too."""
     target = QosTarget(10 * MS, percentile)
     everything = sorted(latency for part in parts for latency in part)
-    sample = Sample([_bin(part) for part in parts], target, confidence=0.95)
+    sample = Sample(Stretch([_bin(part) for part in parts]), target, confidence=0.95)
     found = sample.latency_ns()
     low_ns, high_ns = sample.bounds_ns()
     if not everything:
@@ -110,8 +110,8 @@ def test_the_percentile_is_that_of_all_samples_within_one_percent(parts: list[li
 def test_the_median_is_the_majority_vote_at_every_threshold(parts: list[list[int]], threshold_ns: int, unsent: list[int]) -> None:
     """So that one number carries the vote, whatever slack a policy compares it with."""
     bins = [_bin(part, count) for part, count in zip(parts, unsent, strict=True)]
-    voted_ns = vote(bins, TARGET, 5)
-    votes = [(Sample([item], TARGET).latency_ns() or 0) > threshold_ns for item in bins]
+    voted_ns = vote(Stretch(bins), TARGET, 5)
+    votes = [(Sample(Stretch([item]), TARGET).latency_ns() or 0) > threshold_ns for item in bins]
     assert voted_ns is not None
     assert (voted_ns > threshold_ns) == (sum(votes) > len(votes) / 2)
 
@@ -123,7 +123,7 @@ def test_a_vote_has_only_supported_parts(sizes: list[int], most: int) -> None:
     needed = samples_needed(TARGET.percentile)
     thirds = [sizes[len(sizes) * part // 3 : len(sizes) * (part + 1) // 3] for part in range(3)]
     three = min(most, len(sizes)) >= 3 and all(sum(part) >= needed for part in thirds)
-    voted_ns = vote(bins, TARGET, most)
+    voted_ns = vote(Stretch(bins), TARGET, most)
     if three:
         assert voted_ns == upper(bucket(MS))
     if voted_ns is None:
@@ -133,9 +133,9 @@ def test_a_vote_has_only_supported_parts(sizes: list[int], most: int) -> None:
 @given(st.lists(latencies, min_size=1, max_size=50), st.integers(0, 40), st.lists(st.integers(0, 10**10), max_size=3))
 def test_more_that_is_unanswered_is_never_better(answered: list[int], unsent: int, ages_ns: list[int]) -> None:
     """One more unsent request, or an older outstanding one, never lowers the latency."""
-    before = Sample([_bin(answered, unsent)], TARGET, ages_ns).latency_ns()
-    more = Sample([_bin(answered, unsent + 1)], TARGET, ages_ns).latency_ns()
-    older = Sample([_bin(answered, unsent)], TARGET, [age + 10 * MS for age in ages_ns]).latency_ns()
+    before = Sample(Stretch([_bin(answered, unsent)]), TARGET, ages_ns).latency_ns()
+    more = Sample(Stretch([_bin(answered, unsent + 1)]), TARGET, ages_ns).latency_ns()
+    older = Sample(Stretch([_bin(answered, unsent)]), TARGET, [age + 10 * MS for age in ages_ns]).latency_ns()
     assert before is not None
     assert more is not None
     assert older is not None
