@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from parties.model import MILLICORES_PER_CORE, Usage
@@ -79,14 +78,23 @@ class Group(NamedTuple):
     frequency_hz: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Division:
-    """A share with what its tenants ask for: everything that can be said before the whole node's traffic is known."""
+class _Asking(NamedTuple):
+    """A tenant that lives, at its load: what can be said of it before the whole node's traffic is known."""
+
+    name: str
+    model: ServiceModel
+    load_rps: float
+    load: float  # over the largest
+    cores: float  # that it keeps busy
+    cache_bytes: float
+    misses: float
+
+
+class _Division(NamedTuple):
+    """A share with what its tenants ask for."""
 
     share: Share
-    alive: tuple[str, ...]
-    demand: Mapping[str, float]  # cores
-    cache_bytes: Mapping[str, float]
+    asking: Sequence[_Asking]
     job_cores: float
 
 
@@ -104,6 +112,8 @@ class Machine:
         self.tenants = dict(tenants)
         self.job = job
         self._least_s = {name: core_time_s(model, 0.0, profile.top_hz, Strain()) for name, model in tenants.items()}
+        weight = job.core_power if job is not None else 1.0
+        self._alone_hz = self.turbo([Group(profile.cores, profile.cores * weight, None)])
         self._busy_s = {name: core_time_s(model, 0.0, profile.turbo_hz[-1], Strain()) for name, model in tenants.items()}
 
     def outlook(self, shares: Sequence[Share], loads_rps: Mapping[str, float]) -> Outlook:
@@ -111,20 +121,23 @@ class Machine:
         divisions = [self._division(share, loads_rps) for share in shares]
         groups = [self._group(division) for division in divisions]
         turbo = self.turbo(groups)
-        served = sum(self._traffic(division, loads_rps) for division in divisions)
-        streamed = sum(self.job_stream_bytes_per_s(division.job_cores) for division in divisions)
+        served = streamed = 0.0
+        for division in divisions:
+            cores = division.share.cores
+            for asking in division.asking:
+                answered = min(asking.load_rps, cores / self._least_s[asking.name])
+                served += answered * asking.model.memory_traffic_bytes * asking.misses
+            streamed += self.job_stream_bytes_per_s(division.job_cores)
         strain = self.strain(served + streamed)
         services: dict[str, Conditions] = {}
         for division in divisions:
             hertz = _granted(division.share.frequency_hz, self.profile, turbo)
-            for name in division.share.tenants:
-                if name not in division.demand:
-                    services[name] = _KILLED
-                    continue
-                means = self._means(division, name, loads_rps, hertz)
-                services[name] = self.conditions(name, loads_rps.get(name, 0.0), means, strain)
+            if len(division.asking) < len(division.share.tenants):
+                services.update(dict.fromkeys(division.share.tenants, _KILLED))
+            for asking in division.asking:
+                services[asking.name] = self._conditions(asking, self._means(division, asking, hertz), strain)
         bandwidth = self.profile.memory_bandwidth_bytes_per_s
-        power = power_milliwatts(self.profile, ((group.drawing_cores, group.frequency_hz or turbo) for group in groups))
+        power = power_milliwatts(self.profile, [(group.drawing_cores, group.frequency_hz or turbo) for group in groups])
         best_effort = self._job_usage(divisions, turbo, served, streamed)
         return Outlook(services, best_effort, int(min(served + streamed, bandwidth)), int(power))
 
@@ -133,32 +146,7 @@ class Machine:
         model = self.tenants[tenant]
         load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
         misses = miss_ratio(model, means.cache_bytes, load)
-        core_s = core_time_s(model, misses, means.frequency_hz, strain, means.sibling_busy)
-        slowness = core_s * means.stretch / self._least_s[tenant]
-        if model.software_limit:
-            limited = 1.0 + model.software_limit * math.pow(load, model.software_limit_power)
-            core_s *= limited
-            slowness *= limited
-        busy = min(1.0, load_rps * core_s * means.stretch / means.cores) if means.cores > 0 else 1.0
-        growth = 1.0 + model.fixed_growth * math.pow(busy, model.fixed_growth_power)
-        fixed_s = model.fixed_ns * _S_PER_NS * slowness * growth + means.wake_delay_s
-        stations = [Station(means.cores, core_s * means.stretch, model.service_scv, model.arrival_scv)]
-        read_bytes = 0.0
-        if model.disk_bytes:
-            read_bytes = disk_bytes(model, means.memory_bytes, load)
-            stations.append(_transfer(read_bytes, means.disk_bytes_per_s, model.disk_scv))
-        if model.network_bits:
-            stations.append(_transfer(model.network_bits, means.network_bits_per_s, 1.0))
-        return Conditions(
-            tuple(stations),
-            fixed_s,
-            cpu_s=core_s,
-            disk_bytes=read_bytes,
-            network_bits=float(model.network_bits),
-            memory_traffic_bytes=model.memory_traffic_bytes * misses,
-            resident_bytes=int(_resident_bytes(model, means.memory_bytes, load)),
-            frequency_hz=int(means.frequency_hz),
-        )
+        return self._conditions(_Asking(tenant, model, load_rps, load, 0.0, means.cache_bytes, misses), means, strain)
 
     def core_time_s(self, tenant: str, load_rps: float, cache_bytes: float, frequency_hz: float, strain: Strain) -> float:
         """A request's core time, without the software limit of the largest load."""
@@ -203,68 +191,93 @@ class Machine:
         model = self.tenants[tenant]
         return model.in_memory and process_bytes(model, load_rps / model.max_load_rps) > memory_bytes
 
-    def _division(self, share: Share, loads_rps: Mapping[str, float]) -> _Division:
-        alive = self._alive(share, loads_rps)
-        demand = {name: self.busy_cores(name, loads_rps.get(name, 0.0), share.cores) for name in alive}
-        job_cores = 0.0
-        if share.best_effort and self.job is not None:
-            job_cores = fair_level(share.cores, demand.values())
-        cache_bytes = share.ways * self.profile.way_bytes
-        if len(alive) + (job_cores > 0.0) <= 1:
-            return _Division(share, alive, demand, dict.fromkeys(alive, cache_bytes), job_cores)
-        accesses = {
-            name: min(loads_rps.get(name, 0.0), share.cores / self._least_s[name]) * self.tenants[name].memory_traffic_bytes
-            for name in alive
-        }
-        total = sum(accesses.values()) + self.job_stream_bytes_per_s(job_cores)
-        parts = {name: cache_bytes * occupancy(accesses[name], total) for name in alive}
-        return _Division(share, alive, demand, parts, job_cores)
-
-    def _alive(self, share: Share, loads_rps: Mapping[str, float]) -> tuple[str, ...]:
-        """The tenants of a share that its memory can hold; the largest process is killed first."""
-        needs = {
-            name: process_bytes(model, loads_rps.get(name, 0.0) / model.max_load_rps)
-            for name in share.tenants
-            if (model := self.tenants[name]).in_memory
-        }
-        killed: set[str] = set()
-        while sum(needs.values()) > share.memory_bytes:
-            largest = max(needs, key=lambda name: (needs[name], name))
-            del needs[largest]
-            killed.add(largest)
-        return tuple(name for name in share.tenants if name not in killed) if killed else share.tenants
-
-    def _group(self, division: _Division) -> Group:
-        busy = sum(division.demand.values())
-        busy = min(busy, division.share.cores - division.job_cores)
-        weight = self.job.core_power if self.job is not None else 1.0
-        hertz = division.share.frequency_hz
-        fixed = None if hertz is None or hertz >= self.profile.top_hz else hertz
-        return Group(busy + division.job_cores, busy + weight * division.job_cores, fixed)
-
-    def _traffic(self, division: _Division, loads_rps: Mapping[str, float]) -> float:
-        cores = division.share.cores
-        return sum(
-            self.traffic_bytes_per_s(name, loads_rps.get(name, 0.0), cache_bytes, cores)
-            for name, cache_bytes in division.cache_bytes.items()
+    def _conditions(self, asking: _Asking, means: Means, strain: Strain) -> Conditions:
+        name, model, load_rps, load, _, _, misses = asking
+        cores, stretch, hertz = means.cores, means.stretch, means.frequency_hz
+        core_s = core_time_s(model, misses, hertz, strain, means.sibling_busy)
+        slowness = core_s * stretch / self._least_s[name]
+        if model.software_limit:
+            limited = 1.0 + model.software_limit * math.pow(load, model.software_limit_power)
+            core_s *= limited
+            slowness *= limited
+        held_s = core_s * stretch
+        fixed_s = model.fixed_ns * _S_PER_NS * slowness
+        if model.fixed_growth:
+            busy = min(1.0, load_rps * held_s / cores) if cores > 0 else 1.0
+            fixed_s *= 1.0 + model.fixed_growth * math.pow(busy, model.fixed_growth_power)
+        stations: tuple[Station, ...] = (Station(cores, held_s, model.service_scv, model.arrival_scv),)
+        read_bytes = 0.0
+        if model.disk_bytes:
+            read_bytes = disk_bytes(model, means.memory_bytes, load)
+            stations += (_transfer(read_bytes, means.disk_bytes_per_s, model.disk_scv),)
+        if model.network_bits:
+            stations += (_transfer(model.network_bits, means.network_bits_per_s, 1.0),)
+        return Conditions(
+            stations,
+            fixed_s + means.wake_delay_s,
+            killed=False,
+            cpu_s=core_s,
+            disk_bytes=read_bytes,
+            network_bits=float(model.network_bits),
+            memory_traffic_bytes=model.memory_traffic_bytes * misses,
+            resident_bytes=int(_resident_bytes(model, means.memory_bytes, load)),
+            frequency_hz=int(hertz),
         )
 
-    def _means(self, division: _Division, name: str, loads_rps: Mapping[str, float], hertz: float) -> Means:
-        share, cache_bytes = division.share, division.cache_bytes[name]
-        if len(division.alive) == 1 and not division.job_cores:
+    def _division(self, share: Share, loads_rps: Mapping[str, float]) -> _Division:
+        """What a share's tenants ask for; those that its memory cannot hold are left out, the largest process first."""
+        asking = [self._asking(name, loads_rps.get(name, 0.0), share) for name in share.tenants]
+        needs = [(process_bytes(one.model, one.load), one.name) for one in asking if one.model.in_memory]
+        if needs and sum(size for size, _ in needs) > share.memory_bytes:
+            asking = _survivors(asking, sorted(needs), share.memory_bytes)
+        has_job = share.best_effort and self.job is not None
+        job_cores = fair_level(share.cores, [one.cores for one in asking]) if has_job else 0.0
+        if len(asking) + has_job > 1:
+            asking = self._sharing_cache(asking, share, job_cores)
+        return _Division(share, asking, job_cores)
+
+    def _asking(self, name: str, load_rps: float, share: Share) -> _Asking:
+        """A tenant with the whole cache of its share."""
+        model = self.tenants[name]
+        load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
+        cache_bytes = share.ways * self.profile.way_bytes
+        cores = min(load_rps * self._busy_s[name], share.cores)
+        return _Asking(name, model, load_rps, load, cores, cache_bytes, miss_ratio(model, cache_bytes, load))
+
+    def _sharing_cache(self, asking: Sequence[_Asking], share: Share, job_cores: float) -> list[_Asking]:
+        """The tenants with the part of their share's cache that their accesses give them."""
+        accesses = [min(one.load_rps, share.cores / self._least_s[one.name]) * one.model.memory_traffic_bytes for one in asking]
+        total = sum(accesses) + self.job_stream_bytes_per_s(job_cores)
+        parts = [one.cache_bytes * occupancy(intensity, total) for one, intensity in zip(asking, accesses, strict=True)]
+        return [
+            one._replace(cache_bytes=part, misses=miss_ratio(one.model, part, one.load))
+            for one, part in zip(asking, parts, strict=True)
+        ]
+
+    def _group(self, division: _Division) -> Group:
+        share, asking, job_cores = division
+        busy = min(sum([one.cores for one in asking]), share.cores - job_cores)
+        hertz = share.frequency_hz
+        fixed = None if hertz is None or hertz >= self.profile.top_hz else hertz
+        weight = self.job.core_power if self.job is not None else 1.0
+        return Group(busy + job_cores, busy + weight * job_cores, fixed)
+
+    def _means(self, division: _Division, asking: _Asking, hertz: float) -> Means:
+        share = division.share
+        if len(division.asking) == 1 and not division.job_cores:
             rates = (share.memory_bytes, share.disk_bytes_per_s, share.network_bits_per_s)
-            return Means(share.cores, cache_bytes, hertz, *rates)
-        others = [other for other in division.alive if other != name]
-        cores_of_others = [division.demand[other] for other in others]
+            return Means(share.cores, asking.cache_bytes, hertz, *rates)
+        others = [other for other in division.asking if other is not asking]
+        cores_of_others = [other.cores for other in others]
         job = division.job_cores > 0.0
         level = fair_level(share.cores, cores_of_others, 2 if job else 1)
         others_busy = 1.0 if job else min(1.0, sum(cores_of_others) / share.cores) if share.cores else 0.0
-        memory = fair_level(share.memory_bytes, (self._memory_bytes(other, loads_rps) for other in others))
-        reads = (self._read_bytes_per_s(other, loads_rps, memory) for other in others)
-        sent = (loads_rps.get(other, 0.0) * self.tenants[other].network_bits for other in others)
+        memory = fair_level(share.memory_bytes, [_memory_bytes(other) for other in others])
+        reads = [other.load_rps * disk_bytes(other.model, memory, other.load) for other in others]
+        sent = [other.load_rps * other.model.network_bits for other in others]
         return Means(
             share.cores,
-            cache_bytes,
+            asking.cache_bytes,
             hertz,
             memory,
             fair_level(share.disk_bytes_per_s, reads),
@@ -274,43 +287,23 @@ class Machine:
             wake_delay_s=wake_delay_s(self.profile, others_busy),
         )
 
-    def _memory_bytes(self, name: str, loads_rps: Mapping[str, float]) -> float:
-        model = self.tenants[name]
-        load = min(loads_rps.get(name, 0.0) / model.max_load_rps, LARGEST_LOAD)
-        return max(process_bytes(model, load), page_set_bytes(model, load))
-
-    def _read_bytes_per_s(self, name: str, loads_rps: Mapping[str, float], memory_bytes: float) -> float:
-        model = self.tenants[name]
-        if not model.disk_bytes:
-            return 0.0
-        load_rps = loads_rps.get(name, 0.0)
-        return load_rps * disk_bytes(model, memory_bytes, min(load_rps / model.max_load_rps, LARGEST_LOAD))
-
     def _job_usage(self, divisions: Sequence[_Division], turbo: float, served: float, streamed: float) -> Usage:
         """What best-effort jobs use, and their work over what they do alone on the whole node, mean over the threads."""
-        cores = sum(division.job_cores for division in divisions)
         if self.job is None:
             return Usage()
+        cores = sum(division.job_cores for division in divisions)
         if cores <= 0.0:
             return Usage(0, 0, 0, 0, 0, progress=0.0)
-        alone = self._alone_hz()
-        computed = sum(
-            division.job_cores * _granted(division.share.frequency_hz, self.profile, turbo) / alone for division in divisions
-        )
+        hertz = sum(d.job_cores * _granted(d.share.frequency_hz, self.profile, turbo) for d in divisions) / cores
         bandwidth = float(self.profile.memory_bandwidth_bytes_per_s)
         moved = min(streamed, max(bandwidth - served, bandwidth * streamed / (served + streamed)) if streamed else 0.0)
         whole = min(self.job_stream_bytes_per_s(self.profile.cores), bandwidth)
         threads = self.job.compute_threads + self.job.memory_threads
-        work = self.job.compute_threads * computed / self.profile.cores + self.job.memory_threads * (
+        work = self.job.compute_threads * cores / self.profile.cores * hertz / self._alone_hz + self.job.memory_threads * (
             moved / whole if whole else 0.0
         )
-        hertz = sum(d.job_cores * _granted(d.share.frequency_hz, self.profile, turbo) for d in divisions) / cores
         millicores = int(cores * MILLICORES_PER_CORE)
         return Usage(millicores, 0, 0, 0, int(moved), frequency_hz=int(hertz), progress=min(1.0, work / threads))
-
-    def _alone_hz(self) -> float:
-        weight = self.job.core_power if self.job is not None else 1.0
-        return self.turbo([Group(self.profile.cores, self.profile.cores * weight, None)])
 
 
 def check_room(profile: NodeProfile, services: int, *, best_effort: bool) -> None:
@@ -328,6 +321,18 @@ def core_time_s(model: ServiceModel, misses: float, frequency_hz: float, strain:
     compute_ns = model.compute_ns * (model.reference_hz / frequency_hz) * (1.0 + (model.sibling_slowdown - 1.0) * sibling_busy)
     memory_ns = model.memory_ns * misses * strain.memory_pressure
     return (compute_ns + memory_ns) * (1.0 + model.cache_contention * strain.cache_use) * _S_PER_NS
+
+
+def _survivors(asking: Sequence[_Asking], needs: list[tuple[float, str]], memory_bytes: float) -> list[_Asking]:
+    """Who is left when the largest processes (last in ``needs``) are killed until the rest fits."""
+    killed = set()
+    while sum(size for size, _ in needs) > memory_bytes:
+        killed.add(needs.pop()[1])
+    return [one for one in asking if one.name not in killed]
+
+
+def _memory_bytes(asking: _Asking) -> float:
+    return max(process_bytes(asking.model, asking.load), page_set_bytes(asking.model, asking.load))
 
 
 def _resident_bytes(model: ServiceModel, memory_bytes: float, load: float) -> float:
