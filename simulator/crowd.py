@@ -109,7 +109,7 @@ class Crowd:
         cumulated[:, -1] = completed
         for row in np.flatnonzero((stretch > _MOST_STRETCH) | (stretch * _MOST_STRETCH < 1)).tolist():
             slot = bisect_right(self._first, windows[row]) - 1
-            positions[row], cumulated[row] = order_statistics(self._rng, completed[row], self._percentiles[slot])
+            positions[row], cumulated[row] = order_statistics(self._rng, completed[row : row + 1], self._percentiles[slot])
         slots = np.repeat(list(flows), [len(some) for some in flows.values()])
         latencies_ns = self._at(slots, positions) + _wait_s(flat, positions) * NS_PER_S
         cumulated += (completed.cumsum() - completed)[:, None]
