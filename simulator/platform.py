@@ -9,13 +9,14 @@ windows of the clients that ended by then are fed to the signal. Windows end on 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from monitors.histogram_message import Window
 from monitors.signal import Signal
 from parties.model import (
     BEST_EFFORT,
+    IDLE,
     MILLICORES_PER_CORE,
     NS_PER_S,
     Holder,
@@ -25,7 +26,6 @@ from parties.model import (
     Node,
     Observation,
     Partition,
-    PoolKey,
     Resource,
     Service,
     ServiceObservation,
@@ -46,7 +46,6 @@ the grace time after which the loop gives its resources away."""
 KEPT_OUTLOOKS = 4096  # a policy comes back to divisions that it tried before
 _DOWN = Conditions((), 0.0, killed=True)
 _NOTHING_USED = Usage(0, 0, 0, 0, 0)
-_PLACED = frozenset({Resource.CORES, Resource.CACHE})
 
 
 class MachineModel(Protocol):
@@ -81,7 +80,6 @@ class SimulatedPlatform:
     ) -> None:
         self.node = node
         self.windows: Sequence[Window] = ()  # of the stretch up to the last tick
-        self.placement: Placement | None = None
         self.restarts: dict[str, int] = {service.name: 0 for service in services}
         self._services = {service.name: service for service in services}
         self._machine = machine
@@ -96,6 +94,8 @@ class SimulatedPlatform:
         self._stopping = False
         self._division = Division(node, self._services, job_present=job_present)
         self._partition = Partition({})
+        self._placement: Placement | None = None
+        self._unplaced: list[Plan] = []
         self._ledger = MoveLedger()
         self._plans = 0
         self._ready: dict[int, int] = {}  # ticket -> intervals left
@@ -103,6 +103,18 @@ class SimulatedPlatform:
         self._outlooks: dict[tuple[object, ...], Outlook] = {}
         self._outlook = Outlook({})
         self._span_ns = 1
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which cores and ways each holder has, as a host would have placed every move; None if nothing is partitioned.
+
+        The model counts cores and ways, and does not ask which; so they are placed when somebody looks.
+        """
+        for plan in self._unplaced:
+            if self._placement is not None:
+                self._placement = place(self.node, self._placement.partition.after(plan), self._placement)
+        self._unplaced.clear()
+        return self._placement
 
     def now_ns(self) -> int:
         """Virtual time since the start."""
@@ -129,7 +141,7 @@ class SimulatedPlatform:
         self._division.sharing = sharing
         if partition is not None:
             partition.check(self.node, [service for name, service in self._services.items() if name not in sharing])
-            self.placement = place(self.node, partition, None)
+            self._placement = place(self.node, partition, None)
             self._partition = partition
         self._division.divide(partition)
 
@@ -227,15 +239,12 @@ class SimulatedPlatform:
     # Moves
 
     def _carry_out(self, plan: Plan) -> None:
-        self._partition = partition = self._partition.after(plan)
-        if plan[0].pool.resource in _PLACED:
-            self.placement = place(self.node, partition, self.placement)
-        elif self.placement is not None:
-            self.placement = Placement(partition, self.placement.cpus, self.placement.way_masks)
-        self._division.divide(partition)
-        for name in self._services:
-            if any(name in (move.giver, move.taker) for move in plan):
-                self._signal.note_change(name, self._now_ns)
+        self._partition = self._partition.after(plan)
+        self._unplaced.append(plan)
+        concerned = {holder for move in plan for holder in (move.giver, move.taker) if holder is not None}
+        self._division.change(self._partition, concerned)
+        for name in self._services.keys() & concerned:
+            self._signal.note_change(name, self._now_ns)
         self._ledger.end(plan, MoveStatus.DONE)
 
     def _collect(self) -> None:
@@ -279,13 +288,13 @@ class Division:
         self.shares: tuple[Share, ...] = ()
         self._services = services
         self._job_present = job_present
-        self._keys = {pool.key.resource: pool.key for pool in node.managed_pools()}
-        self._totals = {pool.key.resource: pool.total for pool in node.managed_pools()}
+        self._pools = {pool.key.resource: pool for pool in node.managed_pools()}
+        self._places: dict[Holder, int] = {}  # of a holder's share among the shares
 
     def divide(self, partition: Partition | None) -> None:
         """Note the shares of a partition; None is one share with everybody in it."""
         if partition is None:
-            self.shares = (self._share(tuple(self._services), None, None, job=self._job_present),)
+            self.shares = (self._share(tuple(self._services), IDLE, Partition({}), job=self._job_present),)
             return
         tenants: dict[Holder, tuple[str, ...]] = {}
         for name in self._services:
@@ -293,31 +302,38 @@ class Division:
             tenants[holder] = (*tenants.get(holder, ()), name)
         if self._job_present:
             tenants.setdefault(BEST_EFFORT, ())
+        self._places = {holder: place for place, holder in enumerate(tenants)}
         self.shares = tuple(
-            self._share(names, partition, holder, job=self._job_present and holder == BEST_EFFORT)
+            self._share(names, holder, partition, job=self._job_present and holder == BEST_EFFORT)
             for holder, names in tenants.items()
         )
 
-    def _share(self, names: tuple[str, ...], partition: Partition | None, holder: Holder | None, *, job: bool) -> Share:
-        def amount(resource: Resource) -> int:
-            key = self._keys[resource]
-            held = None if partition is None else partition.amounts.get(key)
-            return self._totals[resource] if held is None or holder is None else held.get(holder, 0)
+    def change(self, partition: Partition, holders: Iterable[Holder]) -> None:
+        """Note what these holders have now."""
+        shares = list(self.shares)
+        for holder in holders:
+            if (at := self._places.get(holder)) is not None:
+                shares[at] = self._share(shares[at].tenants, holder, partition, job=shares[at].best_effort)
+        self.shares = tuple(shares)
 
+    def _share(self, names: tuple[str, ...], holder: Holder, partition: Partition, *, job: bool) -> Share:
+        hz = partition.amounts.get(self._pools[Resource.FREQUENCY].key, {}).get(holder)
         return Share(
             names,
             job,
-            amount(Resource.CORES) // MILLICORES_PER_CORE,
-            amount(Resource.CACHE),
-            (amount(Resource.FREQUENCY) or None) if self._frequency_set(partition) else None,
-            amount(Resource.MEMORY),
-            amount(Resource.DISK),
-            amount(Resource.NETWORK),
+            self._amount(Resource.CORES, holder, partition) // MILLICORES_PER_CORE,
+            self._amount(Resource.CACHE, holder, partition),
+            hz or None,  # what is not set is the governor's
+            self._amount(Resource.MEMORY, holder, partition),
+            self._amount(Resource.DISK, holder, partition),
+            self._amount(Resource.NETWORK, holder, partition),
         )
 
-    def _frequency_set(self, partition: Partition | None) -> bool:
-        key: PoolKey | None = self._keys.get(Resource.FREQUENCY)
-        return partition is not None and key in partition.amounts
+    def _amount(self, resource: Resource, holder: Holder, partition: Partition) -> int:
+        """What a holder has of a resource; of what is not partitioned everybody has all."""
+        pool = self._pools[resource]
+        held = partition.amounts.get(pool.key)
+        return pool.total if held is None else held.get(holder, 0)
 
 
 def _absent(view: LatencyView) -> LatencyView:
