@@ -18,7 +18,7 @@ from simulator.library import job_model, names, node_profile, service_model
 from simulator.load_profile import LoadProfile
 from simulator.profile import NodeProfile
 from simulator.run import Result, Simulation
-from simulator.scenario import DEFAULT_JOB, DEFAULT_NODE, Scenario, Tenant
+from simulator.scenario import DEFAULT_JOB, DEFAULT_NODE, ORACLE, Scenario, Tenant
 
 GB = 1_000_000_000
 NODE = node_profile(DEFAULT_NODE)
@@ -55,7 +55,7 @@ def _scenarios(draw: st.DrawFn) -> Scenario:
         job=job_model(DEFAULT_JOB) if draw(st.booleans()) else None,
         duration_s=float(draw(st.integers(5, 40))),
         seed=draw(st.integers(1, 1000)),
-        policy=draw(st.sampled_from(sorted(POLICIES))),
+        policy=draw(st.sampled_from([*sorted(POLICIES), ORACLE])),
         signal=draw(_signals),
     )
 
@@ -90,7 +90,7 @@ def test_the_invariants_hold_over_every_run(data: st.DataObject) -> None:
     checked(scenario, data.draw(_faults(scenario)))
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", [*sorted(POLICIES), ORACLE])
 def test_the_same_seed_and_scenario_give_the_same_record(policy: str, tmp_path: Path) -> None:
     """Byte for byte, with faults, restarts and a job; another seed gives another."""
     tenants = {name: Tenant(service_model(name), LoadProfile.steady(0.3)) for name in ("memcached", "moses", "sphinx")}
