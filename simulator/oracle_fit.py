@@ -125,8 +125,8 @@ class Fit:
         memory_steps = self._pools[Resource.MEMORY].total // self._pools[Resource.MEMORY].step
         if sum(tenant.memory_steps for tenant in self._tenants) > memory_steps or self._spare_cores < len(self._tenants):
             return None
-        parts = len(self._tenants) + (self._job.cores > 0)
-        ways = compositions(self._profile.cache_ways, parts)[:, : len(self._tenants)]
+        # More than one way is of no use to the job: what it streams is in the cache once.
+        ways = compositions(self._profile.cache_ways - (self._job.cores > 0), len(self._tenants))
         strain = self._strain(ways)
         # First as if turbo were what it is at most, which is a bound, and mostly what it is.
         count, highest = len(self._tenants), self._highest_turbo()
