@@ -23,6 +23,7 @@ window over which the signal looks back (``parties.settings.SignalSettings``).""
 
 NEARLY_FULL: Final = 1.0 - 1e-6  # the utilisation at which a station counts as busy all the time
 _LARGEST_DECAY: Final = 50.0  # a wait that falls by e^50 within a service time is none
+_CONSTANT: Final = 1e-9  # a squared coefficient of variation that is none
 _DECAY_ERROR: Final = 1e-7
 _DECAY_ROUNDS: Final = 40
 
@@ -112,7 +113,7 @@ def _wait(station: Station, rate_rps: float) -> tuple[float, float]:
     """The probability and the mean in s of an exponential wait with the station's mean wait and decay rate."""
     servers, service_s, service_scv, arrival_scv = station
     utilisation = min(rate_rps * service_s / servers, NEARLY_FULL)
-    if utilisation <= 0 or arrival_scv + service_scv <= 0:
+    if utilisation <= 0 or arrival_scv + service_scv <= _CONSTANT:
         return 0.0, 0.0
     mean_s = wait_probability(servers, utilisation) * service_s / (servers * (1 - utilisation))
     mean_s *= _variability(station, utilisation)
@@ -152,12 +153,10 @@ def _decay(utilisation: float, arrival_scv: float, service_scv: float) -> float:
 def _decay_step(decay: float, utilisation: float, arrival_scv: float, service_scv: float) -> tuple[float, float]:
     """The function whose fixed point the decay rate is, and its slope."""
     growth = decay / utilisation
-    if arrival_scv > 0:
-        inner = 1 + growth * arrival_scv
-        logarithm, slope = math.log(inner) / arrival_scv, 1 / (utilisation * inner)
+    if arrival_scv > _CONSTANT:
+        logarithm, slope = math.log1p(growth * arrival_scv) / arrival_scv, 1 / (utilisation * (1 + growth * arrival_scv))
     else:
         logarithm, slope = growth, 1 / utilisation
-    if service_scv <= 0:
+    if service_scv <= _CONSTANT:
         return logarithm, slope
-    fall = math.exp(-service_scv * logarithm)
-    return (1 - fall) / service_scv, fall * slope
+    return -math.expm1(-service_scv * logarithm) / service_scv, math.exp(-service_scv * logarithm) * slope

@@ -25,7 +25,7 @@ GRID_SIZE: Final = 7 * GRID_PER_DECADE + 1  # from the minimum to 1 - 1e-7
 
 # Coefficients of variation; more than the last counts as the last.
 _CV: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
-_SMALL: Final = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.035, 0.05, 0.075)
+_SMALL: Final = (1e-4, 2e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.065, 0.08)
 _PROBABILITIES: Final = (0.0, *_SMALL, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LEAST_WAIT: Final = 0.02
 _WAIT_STEP: Final = 1.35
