@@ -83,12 +83,15 @@ def tenant_model(name: str) -> ServiceModel:
 def tenants_from(loads: Iterable[tuple[str, str]], *, folder: Path = Path()) -> dict[str, Tenant]:
     """Tenants of names and loads as they are written; a name given again is a further one of the same service.
 
+    A service that is given by the path of its file has the name that the file says.
+
     Raises LoadError and UnknownProfileError.
     """
     tenants: dict[str, Tenant] = {}
     for name, load in loads:
         tenant = Tenant(tenant_model(name), load_from(load, folder=folder))
-        tenants[_free_name(name, tenants)] = tenant
+        own = tenant.model.name if "/" in name or name.endswith(SUFFIX) else name
+        tenants[_free_name(own, tenants)] = tenant
     return tenants
 
 

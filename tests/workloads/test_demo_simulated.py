@@ -34,6 +34,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "look", lambda: UNPRIVILEGED)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the picture, which takes longer than all else."""
+    monkeypatch.setattr(simulated, "draw", lambda _runs, _path: None)
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """The whole demo, once, by that user."""
@@ -70,7 +76,7 @@ def test_the_results_say_what_they_are_of(shown: tuple[Result, Path]) -> None:
             assert service["violations_after_settling"] <= service["violations"]
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("nobody", "undrawn")
 def test_what_a_manager_does_hangs_on_nothing_but_the_seed(shown: tuple[Result, Path], tmp_path: Path) -> None:
     """Called again with one manager alone, it comes out the same; with another seed it does not. --json prints the file."""
     first = json.loads((shown[1] / "demo.json").read_text())
@@ -108,6 +114,7 @@ def test_results_that_cannot_be_written_are_one_message(tmp_path: Path) -> None:
     assert "name another directory with --out" in result.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("found", "reason"),
     [

@@ -91,6 +91,14 @@ def test_a_service_that_is_named_twice_runs_twice() -> None:
     assert {name: service["load"] for name, service in found["services"].items()} == {"memcached": 0.3, "memcached-2": 0.2}
 
 
+def test_a_service_of_a_file_has_the_name_that_the_file_says(tmp_path: Path) -> None:
+    """A path would be a strange name in a table, and beside the project's own service of that name it is a second one."""
+    path = tmp_path / "mine.toml"
+    path.write_text((CONFIGS / "services" / "xapian.toml").read_text())
+    found = call_json("--service", "xapian=0.1", "--service", f"{path}=0.2", "--duration", "2s")
+    assert {name: service["load"] for name, service in found["services"].items()} == {"xapian": 0.1, "xapian-2": 0.2}
+
+
 def test_a_load_may_be_a_file(tmp_path: Path) -> None:
     """Times and fractions; what is told is the mean over the run."""
     path = tmp_path / "ramp.txt"
