@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
@@ -45,6 +46,8 @@ LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path (``sun_path`` less its final zero)."""
 
 UNMANAGED = "unmanaged"
+HERACLES = "heracles"
+ORACLE = "oracle"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _LAST_PORT = 65535
@@ -69,6 +72,7 @@ def mistakes(settings: ControlSettings) -> Iterator[Mistake]:
     """Everything that is wrong between the values of a configuration."""
     checks: tuple[Callable[[ControlSettings], Iterator[Mistake]], ...] = (
         _general,
+        _policy,
         _signal,
         _policy_constants,
         _names,
@@ -193,11 +197,6 @@ def _general(settings: ControlSettings) -> Iterator[Mistake]:
         yield Mistake(("interval",), f'{units.DURATION.format(settings.interval_ns)} is under the shortest, 50ms; say "500ms"')
     if settings.seed < 0:
         yield Mistake(("seed",), f"must not be negative: {settings.seed}")
-    known = sorted(policies.POLICIES)
-    if settings.policy not in known:
-        near = difflib.get_close_matches(settings.policy, known, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        yield Mistake(("policy",), f'there is no policy "{settings.policy}"; {meant}known: {", ".join(known)}')
     for key in ("runtime_directory", "state_directory"):
         directory = getattr(settings, key)
         if not directory.startswith("/"):
@@ -234,6 +233,41 @@ def _signal(settings: ControlSettings) -> Iterator[Mistake]:
         yield Mistake(("signal", "confidence"), f"must lie between 0 and 1, say 0.95; not {signal.confidence}")
     if not 0 < signal.failing_error_rate <= 1:
         yield Mistake(("signal", "failing_error_rate"), f"must lie between 0 and 1, say 0.1; not {signal.failing_error_rate}")
+
+
+def _policy(settings: ControlSettings) -> Iterator[Mistake]:
+    """The policy, and what it cannot do on a host."""
+    known = sorted(policies.POLICIES)
+    if settings.policy == ORACLE:
+        yield Mistake(("policy",), str(policies.NeedsModelError()))
+    elif settings.policy not in known:
+        near = difflib.get_close_matches(settings.policy, known, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        yield Mistake(("policy",), f'there is no policy "{settings.policy}"; {meant}known: {", ".join(known)}')
+    elif settings.policy == HERACLES:
+        yield from _heracles(settings)
+    for index, service in enumerate(settings.services):
+        if not 0 <= service.peak_load_rps < math.inf:
+            yield Mistake(
+                ("service", index, "peak_load_rps"), f"must be a number of requests per second, not {service.peak_load_rps}"
+            )
+
+
+def _heracles(settings: ControlSettings) -> Iterator[Mistake]:
+    if len(settings.services) > 1:
+        yield Mistake(
+            ("policy",),
+            f"{HERACLES} manages one service and puts the others into one holder with best effort, which is not done on a real machine "
+            "yet; keep one [[service]], choose another policy, or try this one with 'parties simulate'",
+            (("service",),),
+        )
+    for table in ("memory", "disk"):
+        if getattr(settings.node, table) is not None:
+            yield Mistake(
+                ("node", table),
+                f"has no effect, as {HERACLES} partitions neither memory nor disk; take it out, or choose another policy",
+                (("policy",),),
+            )
 
 
 def _policy_constants(settings: ControlSettings) -> Iterator[Mistake]:

@@ -77,6 +77,27 @@ BAD_VALUES = [
     ),
     (
         "[node",
+        'policy = "oracle"\n[node',
+        (
+            "line 2, policy: the policy 'oracle' needs a model of the services, which only the simulated node has; "
+            "try it with 'parties simulate', or choose another policy"
+        ),
+    ),
+    (
+        '[node.memory]\ntotal = "8GB"',
+        'policy = "heracles"\n[node.cores]\nmanaged = "0-3"',
+        (
+            "line 2, policy: heracles manages one service and puts the others into one holder with best effort, which is not done on a "
+            "real machine yet; keep one [[service]], choose another policy, or try this one with 'parties simulate'"
+        ),
+    ),
+    (
+        'cgroup = "/web"',
+        'cgroup = "/web"\npeak_load_rps = -1.0',
+        "line 8, service[0].peak_load_rps (web): must be a number of requests per second, not -1.0",
+    ),
+    (
+        "[node",
         'state_directory = "var"\n[node',
         'line 2, state_directory: "var" is not an absolute path; say "/run/parties" or the like',
     ),
@@ -386,3 +407,13 @@ parties.toml: 11 mistakes
 def test_explains_bad_shapes(text: str, expected: str) -> None:
     """A file without the right tables, or that is no TOML, says what to write."""
     assert message(text) == f"parties.toml: {expected}"
+
+
+def test_heracles_says_which_tables_have_no_effect() -> None:
+    """It partitions neither memory nor disk, so that a table for either would be ignored; without them one service is good."""
+    one = DIVIDED.replace("version = 1", 'version = 1\npolicy = "heracles"')
+    assert parse(one).settings.policy == "heracles"
+    tables = '[node.memory]\ntotal = "8GB"\n[node.disk]\ndevice = "/dev/sda"\n[[service]]'
+    text = message(one.replace("[[service]]", tables))
+    assert "line 7, node.memory: has no effect, as heracles partitions neither memory nor disk; take it out" in text
+    assert "line 9, node.disk: has no effect, as heracles partitions neither memory nor disk; take it out" in text
