@@ -136,7 +136,7 @@ class Result:
         return fmean(progress) if progress else 0.0
 
     def as_json(self) -> dict[str, object]:
-        """The result of ``parties simulate --json``; ``docs/simulator.md`` has each field."""
+        """The result of ``parties simulate --json``; ``docs/simulate.md`` has each field."""
         converged_s = self.converged_s()
         return {
             "policy": self.policy,

@@ -94,16 +94,14 @@ def test_what_a_service_held_in_the_end_is_in_people_units() -> None:
         "ways": 7,
         "frequency_mhz": 2200,
         "memory_bytes": 40_000_000_000,
-        "disk_bytes_per_s": result.partition.amounts[next(key for key in result.partition.amounts if "disk" in str(key))][
-            "memcached"
-        ],
+        "disk_bytes_per_s": result.partition.amount(PoolKey(Resource.DISK), "memcached"),
         "network_bits_per_s": 3_500_000_000,
     }
     assert result.moves == 0
 
 
 def test_where_nothing_is_partitioned_nothing_is_held() -> None:
-    """Unmanaged: null for everything. Heracles: memory and disk are not partitioned, the group's cores are those of its services."""
+    """Unmanaged: null for everything. Heracles: memory and disk are not partitioned, the group shares its cores."""
     assert set(simulate(scenario(policy="unmanaged")).final("memcached").values()) == {None}
     heracles = simulate(scenario({"memcached": 0.2, "xapian": 0.1, "nginx": 0.1}, policy="heracles"))
     assert heracles.final("memcached")["memory_bytes"] is None
