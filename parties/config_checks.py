@@ -248,9 +248,8 @@ def _policy(settings: ControlSettings) -> Iterator[Mistake]:
         yield from _heracles(settings)
     for index, service in enumerate(settings.services):
         if not 0 <= service.peak_load_rps < math.inf:
-            yield Mistake(
-                ("service", index, "peak_load_rps"), f"must be a number of requests per second, not {service.peak_load_rps}"
-            )
+            text = f"must be a number of requests per second, not {service.peak_load_rps}"
+            yield Mistake(("service", index, "peak_load_rps"), text)
 
 
 def _heracles(settings: ControlSettings) -> Iterator[Mistake]:
