@@ -15,11 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parties import cli
-from parties.model import Decision, Observation, Partition, Reason
+from parties.model import Decision, MoveStatus, Observation, Partition, Reason
 from parties.policies.registry import POLICIES
-from parties.record import Timing
+from parties.record import Timing, read_record
+from simulator.faults import Faults, Restart
 from simulator.library import CONFIGS, names
+from simulator.run import Simulation
 from workloads import simulate as command
+from workloads.simulated.request import Wanted, prepared
 from workloads.simulated.timeline import condensed
 
 PAIR = ("--service", "memcached=0.4", "--service", "xapian=0.2", "--best-effort")
@@ -122,6 +125,26 @@ def test_a_recorded_run_replays_byte_for_byte(tmp_path: Path, policy: str) -> No
     result = CliRunner().invoke(cli.main, ["replay", str(path)])
     assert result.stdout == f"{path}: all 60 decisions are the same, byte for byte ({policy}, seed 1)\n"
     assert result.exit_code == 0
+
+
+def test_a_run_with_absences_and_refusals_replays_byte_for_byte(tmp_path: Path) -> None:
+    """A service that goes away for longer than the grace time, refused and slow moves: the loop's part is repeated as well."""
+    path = tmp_path / "run.jsonl"
+    simulation = prepared(Wanted(services=(("mongodb", "0.4"), ("xapian", "0.2")), best_effort=True, duration_s=60.0))
+    restarts = tuple(Restart("mongodb", at_s) for at_s in (10.0, 14.0, 18.0))  # each while it is still away
+    faults = Faults(refused={1: "busy", 4: "busy"}, pending_ticks={6: 3}, restarts=restarts)
+    Simulation(simulation.scenario, faults=faults).run(record=path)
+    header, ticks = read_record(path)
+    reasons: set[Reason] = set()
+    statuses: set[MoveStatus] = set()
+    for line in ticks:
+        reasons.add(line.decision.reason)
+        statuses.update(outcome.status for outcome in line.observation.outcomes)
+    assert header.platform == "simulated"
+    assert {Reason.ABSENT_RELEASED, Reason.RETURNED_ADMITTED} <= reasons
+    assert statuses >= {MoveStatus.REFUSED, MoveStatus.PENDING}
+    result = CliRunner().invoke(cli.main, ["replay", str(path)])
+    assert "all 120 decisions are the same, byte for byte" in result.stdout
 
 
 def test_heracles_cannot_be_judged_on_a_partition_of_another_kind(tmp_path: Path) -> None:
