@@ -10,6 +10,7 @@ waited too long already count as over the target.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from monitors.histogram_message import Window
@@ -46,15 +47,17 @@ class ServiceMeasure:
     def take(self, windows: Sequence[Window]) -> None:
         """Take in the windows of one interval, in the order of their ends."""
         samples = over = completed = 0
+        limit = self._limit
         for window in windows:
-            lost = window.failed + window.unsent
-            samples += window.completed + lost
-            over += lost
+            if lost := window.failed + window.unsent:
+                samples += lost
+                over += lost
             if window.completed:
                 completed += window.completed
-                histogram = window.histogram
-                if histogram.buckets()[-1] >= self._limit:
-                    over += sum(count for _, count in histogram.from_bucket(self._limit))
+                buckets, counts = window.histogram.columns()
+                if buckets[-1] >= limit:
+                    over += sum(counts[bisect_left(buckets, limit) :])
+        samples += completed
         oldest_ns = windows[-1].oldest_outstanding_ns if windows else 0
         if oldest_ns > self.target.latency_ns:
             samples, over = samples + 1, over + 1

@@ -102,6 +102,8 @@ class SimulatedPlatform:
         self._down: dict[str, int] = {}  # service -> when it is back
         self._outlooks: dict[tuple[object, ...], Outlook] = {}
         self._outlook = Outlook({})
+        self._steady = all(load.constant for load, _ in loads.values())
+        self._foreseen: tuple[Share, ...] | None = None  # the shares that the outlook is of, if it is of nothing else
         self._span_ns = 1
 
     @property
@@ -212,20 +214,25 @@ class SimulatedPlatform:
 
     def _foresee(self, start_ns: int, end_ns: int) -> None:
         """The outlook for a stretch of time. Who does not fit into memory is ended, and the others look again."""
-        start_s, end_s = start_ns / NS_PER_S, end_ns / NS_PER_S
+        shares = self._division.shares
+        if shares is self._foreseen and not self._down:
+            return
         while True:
-            loads = {
-                name: load.mean(start_s, end_s) * max_rps for name, (load, max_rps) in self._loads.items() if name not in self._down
-            }
-            self._outlook = self._outlook_of(loads)
+            loads = self._loads_between(start_ns / NS_PER_S, end_ns / NS_PER_S)
+            self._outlook = self._outlook_of(shares, loads)
             killed = [name for name, conditions in self._outlook.services.items() if conditions.killed]
             if not killed:
-                return
+                break
             for name in killed:
                 self._end(name, start_ns)
+        self._foreseen = shares if self._steady and not self._down else None
 
-    def _outlook_of(self, loads: Mapping[str, float]) -> Outlook:
-        shares = self._division.shares
+    def _loads_between(self, start_s: float, end_s: float) -> dict[str, float]:
+        return {
+            name: load.mean(start_s, end_s) * max_rps for name, (load, max_rps) in self._loads.items() if name not in self._down
+        }
+
+    def _outlook_of(self, shares: tuple[Share, ...], loads: Mapping[str, float]) -> Outlook:
         if self._down:
             shares = tuple(share._replace(tenants=tuple(name for name in share.tenants if name in loads)) for share in shares)
         key = (shares, *loads.items())
