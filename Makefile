@@ -60,10 +60,11 @@ format: $(VENV)/.installed ## put the sources into the house's form
 	$(BIN)/ruff format .
 	cargo fmt --manifest-path workloads/loadgen/Cargo.toml
 
-bench: setup ## what the controller and the load generator cost, measured here and now; results/bench-*.json
+bench: setup ## what controller, simulated node and load generator cost, measured here and now; results/bench-*.json
 	@mkdir -p results
 	cargo build --quiet --release --locked --bins --examples --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml
 	$(BIN)/python -m workloads.bench_control --json results/bench-control.json
+	$(BIN)/python -m workloads.bench_simulator --json results/bench-simulator.json
 	$(BIN)/python workloads/loadgen/bench/bench.py --json results/bench-loadgen.json
 
 demo: $(DEMO_NEEDS) ## as root: real services on this machine under four managers; else on the simulated node; results/demo.{json,png}
