@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -165,6 +166,8 @@ def _check_plot(plot: Path | None) -> None:
         raise MistakeError(f"--save-plot {plot}: the name of a picture ends in {', '.join(PICTURES)}")
     if not plot.absolute().parent.is_dir() or plot.is_dir():
         raise MistakeError(f"--save-plot {plot}: not a file in a directory that exists")
+    if not os.access(plot.absolute().parent, os.W_OK):
+        raise MistakeError(f"--save-plot {plot}: nothing can be written to {plot.absolute().parent}")
     if importlib.util.find_spec("matplotlib") is None:
         raise MistakeError("--save-plot draws with matplotlib, which is not installed; pip install 'parties[harness]'")
 

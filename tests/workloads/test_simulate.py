@@ -223,6 +223,7 @@ def _changed(line: str, changes: dict[str, str]) -> str:
         (("--service", "memcached=0.4", "--node", "/nowhere/node.toml"), "/nowhere/node.toml: cannot be read: No such file"),
         (("--service", "memcached=0.4", "--save-plot", "run.txt"), "the name of a picture ends in"),
         (("--service", "memcached=0.4", "--save-plot", "/nowhere/run.png"), "not a file in a directory that exists"),
+        (("--service", "memcached=0.4", "--save-plot", "/proc/fs/run.png"), "--save-plot /proc/fs/run.png: "),
     ],
 )
 def test_what_cannot_be_run_is_one_message(words: tuple[str, ...], message: str) -> None:
