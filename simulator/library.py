@@ -18,6 +18,8 @@ from simulator.profile_checks import job_mistakes, node_mistakes, service_mistak
 
 CONFIGS = Path(str(resources.files("configs")))
 
+DEFAULT_NODE = "e5-2699v4"
+
 _SUFFIX = ".toml"
 T = TypeVar("T")
 

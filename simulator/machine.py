@@ -6,7 +6,7 @@ tenants that hold what they have alone and are not overloaded, because traffic h
 - ``machine.traffic_bytes_per_s(tenant, load_rps, cache_bytes)``: memory traffic of a tenant;
 - ``machine.job_stream_bytes_per_s(cores)``: that of best-effort jobs on cores of their own;
 - ``machine.strain(traffic)``: what all traffic of the node together does to everybody;
-- ``machine.busy_cores(tenant, load_rps, cores)``: what a tenant counts for turbo;
+- ``machine.busy_cores(tenant, load_rps)``: what a tenant counts for turbo;
 - ``machine.turbo(groups)``: what the top step gives;
 - ``machine.core_time_s(tenant, load_rps, cache_bytes, frequency_hz, strain)``: a request's core time;
 - ``machine.conditions(tenant, load_rps, means, strain)``: everything, for ``Means`` (cores, cache, frequency, memory, disk,
@@ -71,7 +71,11 @@ class Strain(NamedTuple):
 
 
 class Group(NamedTuple):
-    """One share for turbo and power: its busy cores, the same weighted by what they draw, and its frequency (None is turbo)."""
+    """One share for turbo and power.
+
+    ``active_cores`` are those that its load would keep busy, whatever it holds: turbo must not rise because a service has too few.
+    ``drawing_cores`` are those that it can keep busy, weighted by what they draw. Frequency None is turbo.
+    """
 
     active_cores: float
     drawing_cores: float
@@ -85,7 +89,7 @@ class _Asking(NamedTuple):
     model: ServiceModel
     load_rps: float
     load: float  # over the largest
-    cores: float  # that it keeps busy
+    cores: float  # that it would keep busy
     cache_bytes: float
     misses: float
 
@@ -241,7 +245,7 @@ class Machine:
         model = self.tenants[name]
         load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
         cache_bytes = share.ways * self.profile.way_bytes
-        cores = min(load_rps * self._busy_s[name], share.cores)
+        cores = load_rps * self._busy_s[name]
         return _Asking(name, model, load_rps, load, cores, cache_bytes, miss_ratio(model, cache_bytes, load))
 
     def _sharing_cache(self, asking: Sequence[_Asking], share: Share, job_cores: float) -> list[_Asking]:
@@ -256,11 +260,12 @@ class Machine:
 
     def _group(self, division: _Division) -> Group:
         share, asking, job_cores = division
-        busy = min(sum([one.cores for one in asking]), share.cores - job_cores)
+        asked = sum([one.cores for one in asking])
+        busy = min(asked, share.cores - job_cores)
         hertz = share.frequency_hz
         fixed = None if hertz is None or hertz >= self.profile.top_hz else hertz
         weight = self.job.core_power if self.job is not None else 1.0
-        return Group(busy + job_cores, busy + weight * job_cores, fixed)
+        return Group(asked + job_cores, busy + weight * job_cores, fixed)
 
     def _means(self, division: _Division, asking: _Asking, hertz: float) -> Means:
         share = division.share

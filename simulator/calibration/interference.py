@@ -1,4 +1,4 @@
-"""The set-up of Table 4 on the model: one service with 8 threads on 8 cores of an unmanaged node, and neighbours that use up one thing.
+"""The set-up of Table 4: a service with 8 threads on 8 cores of an unmanaged node, and neighbours that use up one thing.
 
 Nothing is partitioned: neighbours share the cache by how much they access it, and bandwidth, turbo and power with everybody. What
 is known of the neighbours is in the table; how hard they press was fitted together with the services, and is in comments here.
@@ -40,7 +40,7 @@ NEIGHBOURS = {
     # 8 on the sibling threads.
     "cpu": Neighbours(sibling_thread=True),
     # 12 power viruses on 6 idle cores: wide vectors on both threads.
-    "power": Neighbours(cores=6, core_power=4.0),
+    "power": Neighbours(cores=6, core_power=3.2),
     # One stream as large as the cache: it hits as long as nobody else is there.
     "llc-capacity": Neighbours(cores=1, cache_bytes_per_s=15e9, memory_bytes_per_s=5e9),
     # 12 streams of a twelfth of the cache each.
