@@ -15,7 +15,7 @@ TESTS ?= tests
 # Without root, or without control groups of version 1, the demo runs on the simulated node and needs no load generator.
 DEMO_NEEDS := $(if $(and $(ROOT),$(shell grep -m 1 ' cgroup ' /proc/mounts)),setup,packages $(VENV)/.installed)
 
-.PHONY: help setup packages test test-fast lint format bench demo clean
+.PHONY: help setup packages test test-fast lint format bench demo experiments clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -69,6 +69,10 @@ bench: setup ## what controller, simulated node and load generator cost, measure
 
 demo: $(DEMO_NEEDS) ## as root: real services on this machine under four managers; else on the simulated node; results/demo.{json,png}
 	$(BIN)/parties demo $(DEMO)
+
+experiments: $(VENV)/.installed ## the paper's figures on the simulated node, small grids, minutes; results/experiments/report.html
+	$(BIN)/parties experiment all --quick --out results/experiments
+	$(BIN)/parties experiment report --out results/experiments
 
 clean: ## what make made, but for results/
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis workloads/loadgen/target
