@@ -164,10 +164,11 @@ def _check_plot(plot: Path | None) -> None:
         return
     if plot.suffix.lower() not in PICTURES:
         raise MistakeError(f"--save-plot {plot}: the name of a picture ends in {', '.join(PICTURES)}")
-    if not plot.absolute().parent.is_dir() or plot.is_dir():
+    directory = plot.absolute().parent
+    if directory.is_dir() and not os.access(directory, os.W_OK | os.X_OK):
+        raise MistakeError(f"--save-plot {plot}: nothing can be written to {directory}")
+    if not directory.is_dir() or plot.is_dir():
         raise MistakeError(f"--save-plot {plot}: not a file in a directory that exists")
-    if not os.access(plot.absolute().parent, os.W_OK):
-        raise MistakeError(f"--save-plot {plot}: nothing can be written to {plot.absolute().parent}")
     if importlib.util.find_spec("matplotlib") is None:
         raise MistakeError("--save-plot draws with matplotlib, which is not installed; pip install 'parties[harness]'")
 
