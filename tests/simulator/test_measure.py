@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitors.histogram_message import Window
-from parties.histogram import Histogram
+from parties.histogram import Histogram, bucket, lower, upper
 from parties.model import QosTarget
 from simulator.measure import ServiceMeasure
 
@@ -114,3 +114,27 @@ def test_latencies_are_left_out_where_nobody_wants_them() -> None:
     windows = [window([SLOW] * 90 + [FAST] * 910)]
     assert measured(windows, latencies=False).latency_ns == []
     assert measured(windows, latencies=False).violated == measured(windows).violated
+
+
+def test_a_latency_is_the_upper_end_of_its_bucket_also_at_the_target() -> None:
+    """In the target's own bucket a request is late unless the bucket ends with the target: one reading here and in the signal."""
+    within = lower(bucket(TARGET.latency_ns))
+    assert within < TARGET.latency_ns < upper(bucket(TARGET.latency_ns))
+    assert measured([window([within] * 1000)]).violated == [True]
+    ends = ServiceMeasure(QosTarget(upper(bucket(TARGET.latency_ns))), 500 * MS)
+    ends.take([window([within] * 1000)])
+    assert ends.violated == [False]
+
+
+def test_answers_show_that_a_service_is_slow_and_not_stuck() -> None:
+    """One answer in time beside an old request: too few to say anything."""
+    assert measured([window([FAST] * 3, outstanding=1, oldest_ns=900 * MS)]).violated == [False]
+
+
+def test_a_stretch_is_ten_seconds_long_at_most() -> None:
+    """One request an interval: the two late ones are twenty intervals away when they are forgotten, and not before."""
+    late, good = [window([SLOW])], [window([FAST])]
+    measure = measured(late, late, *[good] * 25)
+    assert measure.violated == [False] + [True] * 19 + [False] * 7  # one by itself proves nothing
+    assert measure.latency_ns[19] == measure.latency_ns[20] == window([SLOW]).histogram.percentile(99.0)
+    assert measure.latency_ns[21] == window([FAST]).histogram.percentile(99.0)

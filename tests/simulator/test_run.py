@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parties.model import NS_PER_S, Decision, Observation, PoolKey, Reason, Resource, ServiceState
+from parties.model import BEST_EFFORT, NS_PER_S, Decision, Observation, PoolKey, Reason, Resource, ServiceState
 from parties.record import RecordError, Timing, read_record
 from parties.replay import policy_of, replay
 from parties.settings import PartiesSettings, SignalSettings
@@ -106,6 +106,7 @@ def test_where_nothing_is_partitioned_nothing_is_held() -> None:
     heracles = simulate(scenario({"memcached": 0.2, "xapian": 0.1, "nginx": 0.1}, policy="heracles"))
     assert heracles.final("memcached")["memory_bytes"] is None
     assert heracles.final("xapian") == heracles.final("nginx")
+    assert heracles.final("xapian")["cores"] == heracles.partition.amount(PoolKey(Resource.CORES, 0), BEST_EFFORT) // 1000
 
 
 def test_moves_reverts_and_migrations_are_those_that_were_decided() -> None:
