@@ -67,7 +67,12 @@ def node_mistakes(node: NodeProfile) -> Iterator[Mistake]:
     )
     yield from _negative(node, names, not_negative)
     if 0 < node.power_milliwatts <= node.base_milliwatts:
-        yield _mistake(names, "base_milliwatts", f"leaves nothing of power = {node.power_milliwatts}; make it less")
+        yield _mistake(
+            names,
+            "base_milliwatts",
+            f"leaves nothing of power_milliwatts = {node.power_milliwatts}; make it less",
+            "power_milliwatts",
+        )
     yield from _frequency_mistakes(node, names)
     yield from _step_mistakes(node, names)
 

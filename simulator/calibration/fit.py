@@ -265,10 +265,7 @@ def fit(base: ServiceModel, seconds: float, seed: int) -> ServiceModel:
         tol=0,
         polish=False,
         rng=seed,
-        x0=[
-            min(max(_searched(base, field, bound), low), high)
-            for (field, bound), (low, high) in zip(space.items(), bounds, strict=True)
-        ],
+        x0=[_inside(_searched(base, field, bound), *limits) for (field, bound), limits in zip(space.items(), bounds, strict=True)],
         callback=ended,
     )
     return candidate(base, result.x)
@@ -286,6 +283,11 @@ def write(model: ServiceModel, fields: Sequence[str]) -> None:
         line = re.compile(rf'^{key.name} = ("[^"]*"|\S+)', re.MULTILINE)
         text = line.sub(f"{key.name} = {shown}", text) if line.search(text) else f"{text}{key.name} = {shown}\n"
     file.write_text(text, encoding="utf-8")
+
+
+def _inside(value: float, low: float, high: float) -> float:
+    edge = (high - low) / 1000
+    return min(max(value, low + edge), high - edge)
 
 
 def _searched(model: ServiceModel, field: str, bound: Bound) -> float:
