@@ -256,8 +256,8 @@ def _heracles(settings: ControlSettings) -> Iterator[Mistake]:
     if len(settings.services) > 1:
         yield Mistake(
             ("policy",),
-            f"{HERACLES} manages one service and puts the others into one holder with best effort, which is not done on a real machine "
-            "yet; keep one [[service]], choose another policy, or try this one with 'parties simulate'",
+            f"{HERACLES} manages one service and puts the others into one holder with best effort, which is not done on a real "
+            "machine yet; keep one [[service]], choose another policy, or try this one with 'parties simulate'",
             (("service",),),
         )
     for table in ("memory", "disk"):

@@ -128,8 +128,8 @@ class Fit:
         # More than one way is of no use to the job: what it streams is in the cache once.
         ways = compositions(self._profile.cache_ways - (self._job.cores > 0), len(self._tenants))
         strain = self._strain(ways)
-        # First as if turbo were what it is at most, which is a bound, and mostly what it is.
-        count, highest = len(self._tenants), self._highest_turbo()
+        # First as if power were no limit, which is a bound, and mostly so.
+        count, highest = len(self._tenants), self._turbo([0.0] * len(self._tenants), job_draws=False)
         bound = _Plan((self._profile.top_hz,) * count, (highest,) * count, (1,) * count, (NEVER,) * count)
         found = self._with_plan(bound, ways, strain)
         if found is None or self._turbo([tenant.busy for tenant in self._tenants]) == highest:
@@ -180,16 +180,16 @@ class Fit:
     # Frequency
 
     def _with_less_turbo(self, highest: float, ways: Ints, strain: Strain) -> Allocation | None:
-        """By every number of active cores that each tenant may count, and every choice of levels that no other one betters."""
-        for chosen in itertools.product(*(self._active_choices(tenant, highest) for tenant in self._tenants)):
+        """By every number of cores with which a tenant may draw power, and every choice of levels that no other one betters."""
+        for chosen in itertools.product(*(self._drawing_choices(tenant, highest) for tenant in self._tenants)):
             asked = list(zip(self._tenants, chosen, strict=True))
-            active = [tenant.busy if cores is None else float(cores) for tenant, cores in asked]
+            drawing = [tenant.busy if cores is None else float(cores) for tenant, cores in asked]
             least = tuple(math.ceil(tenant.busy) or 1 if cores is None else cores for tenant, cores in asked)
             most = tuple(NEVER if cores is None else cores for cores in chosen)
             if sum(least) > self._spare_cores:
                 continue
             failed: list[tuple[float, ...]] = []
-            for level_hz, hertz in self._levels(active):
+            for level_hz, hertz in self._levels(drawing, highest):
                 if any(all(mine <= other for mine, other in zip(hertz, others, strict=True)) for others in failed):
                     continue
                 found = self._with_plan(_Plan(level_hz, hertz, least, most), ways, strain)
@@ -198,50 +198,36 @@ class Fit:
                 failed.append(hertz)
         return None
 
-    def _levels(self, active: Sequence[float]) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
+    def _levels(self, drawing: Sequence[float], highest: float) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
         """What is set and what it gives: everybody at the top; where power lowers turbo every other choice too, high ones first."""
-        top, count = self._profile.top_hz, len(active)
-        turbo = self._turbo(active)
+        top, count = self._profile.top_hz, len(drawing)
+        turbo = self._turbo(drawing)
         yield (top,) * count, (turbo,) * count
-        if self._all_at_top or turbo >= self._bin(active):
+        if self._all_at_top or turbo >= highest:
             return
         levels = [top, *reversed(self._profile.levels_hz)]
         while len(levels) ** count > MOST_LEVELS:
             levels = [top, *levels[1::2]]
         for level_hz in itertools.product(levels, repeat=count):
-            turbo = self._turbo(active, level_hz)
+            turbo = self._turbo(drawing, level_hz)
             yield level_hz, tuple(turbo if level == top else float(level) for level in level_hz)
 
-    def _active_choices(self, tenant: _Tenant, highest: float) -> list[int | None]:
-        """How many active cores it may count: as many as it is busy, or all it has where that is fewer and serves all the same."""
-        time_s = self._core_time_at_best_s(tenant, highest)
-        first = math.floor(tenant.load_rps * time_s) + 1
-        return [None, *range(first, math.ceil(tenant.busy))]
+    def _drawing_choices(self, tenant: _Tenant, highest: float) -> list[int | None]:
+        """Power for as many cores as it keeps busy (None), or for all it has where they are fewer and serve it all the same."""
+        time_s = self._machine.core_time_s(tenant.name, tenant.load_rps, self._profile.cache_size_bytes, highest, Strain())
+        return [None, *range(math.floor(tenant.load_rps * time_s) + 1, math.ceil(tenant.busy))]
 
-    def _highest_turbo(self) -> float:
-        """What turbo gives at most in any allocation that serves the loads: nobody has fewer active cores than can serve it."""
-        hertz, before = float(self._profile.top_hz), math.inf
-        while hertz < before:
-            before = hertz
-            few = [math.floor(tenant.load_rps * self._core_time_at_best_s(tenant, hertz)) + 1 for tenant in self._tenants]
-            hertz = self._bin([min(tenant.busy, float(cores)) for tenant, cores in zip(self._tenants, few, strict=True)])
-        return hertz
-
-    def _core_time_at_best_s(self, tenant: _Tenant, hertz: float) -> float:
-        return self._machine.core_time_s(tenant.name, tenant.load_rps, self._profile.cache_size_bytes, hertz, Strain())
-
-    def _bin(self, active: Sequence[float]) -> float:
-        """Turbo with so many active cores if power were no limit."""
-        return self._machine.turbo([Group(sum(active) + self._job.cores, 0.0, None)])
-
-    def _turbo(self, active: Sequence[float], levels: Sequence[int] | None = None) -> float:
-        """Turbo beside the job; ``levels`` None is everybody at the top step."""
+    def _turbo(self, drawing: Sequence[float], levels: Sequence[int] | None = None, *, job_draws: bool = True) -> float:
+        """Turbo beside the job, if the tenants draw power for so many cores; without ``levels`` everybody is at the top step."""
         top, job = self._profile.top_hz, self._machine.job
-        levels = (top,) * len(active) if levels is None else levels
-        groups = [Group(cores, cores, None if level >= top else level) for cores, level in zip(active, levels, strict=True)]
+        levels = (top,) * len(drawing) if levels is None else levels
+        groups = [
+            Group(tenant.busy, cores, None if level >= top else level)
+            for tenant, cores, level in zip(self._tenants, drawing, levels, strict=True)
+        ]
         if job is not None and self._job.cores:
             level_hz = None if self._job.level_hz >= top else self._job.level_hz
-            groups.append(Group(self._job.cores, self._job.cores * job.core_power, level_hz))
+            groups.append(Group(self._job.cores, self._job.cores * job.core_power * job_draws, level_hz))
         return self._machine.turbo(groups)
 
     # Cores, network, memory and disk

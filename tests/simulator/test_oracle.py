@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +19,7 @@ from simulator.conditions import Share
 from simulator.library import job_model, node_profile, service_model
 from simulator.machine import Machine
 from simulator.oracle import MARGIN, OracleSearch
-from simulator.oracle_fit import compositions
+from simulator.oracle_fit import Fit, Job, compositions
 from simulator.profile import JobModel, NodeProfile, ServiceModel
 from simulator.queueing import percentile_s, respond
 from simulator.scenario import DEFAULT_JOB, DEFAULT_NODE
@@ -97,9 +100,10 @@ class Mix:
     loads_rps: Mapping[str, float]
 
 
-def slack(mix: Mix, shares: Sequence[Share], job: JobModel | None = None) -> float:
+def slack(mix: Mix, shares: Sequence[Share], machine: Machine | None = None) -> float:
     """The smallest slack of a division, as the model has it; minus infinity where somebody is not served at all."""
-    outlook = Machine(mix.node, mix.tenants, job).outlook(shares, mix.loads_rps)
+    machine = Machine(mix.node, mix.tenants) if machine is None else machine
+    outlook = machine.outlook(shares, mix.loads_rps)
     least = float("inf")
     for name, model in mix.tenants.items():
         response = respond(outlook.services[name], mix.loads_rps[name])
@@ -137,7 +141,8 @@ def divisions(mix: Mix) -> Iterator[list[Share]]:
 
 def enumerated(mix: Mix) -> bool:
     """Whether any division meets every target, by trying each."""
-    return any(slack(mix, shares) >= 0.0 for shares in divisions(mix))
+    machine = Machine(mix.node, mix.tenants)
+    return any(slack(mix, shares, machine) >= 0.0 for shares in divisions(mix))
 
 
 def shares_of(mix: Mix, partition: Partition, job: JobModel | None = None) -> list[Share]:
@@ -220,12 +225,78 @@ def test_the_search_finds_an_allocation_exactly_where_there_is_one(
     check()
 
 
+def many_mixes(node: NodeProfile, model: ServiceModel, highest: float, patience: float) -> Iterator[Mix]:
+    """200 of them, of two alike, seeded, for corners that a few examples would miss; ``patience`` is a factor to the targets."""
+    rng = random.Random(1)  # noqa: S311 - replayable
+    for _ in range(200):
+        tenants = {
+            name: dataclasses.replace(
+                model,
+                target_ns=round(patience * rng.uniform(0.7, 1.5) * model.target_ns),
+                compute_ns=round(rng.uniform(0.5, 1.6) * model.compute_ns),
+            )
+            for name in ("a", "b")
+        }
+        yield Mix(node, tenants, {name: rng.uniform(0.02, highest) * model.max_load_rps for name in tenants})
+
+
+def test_where_power_is_short_somebody_may_have_to_run_slower() -> None:
+    """Exact where turbo hangs on power: some mixes can only be served if one service is set to a lower level."""
+    node = small(cores=3, cache_ways=2, memory_bytes=2 * GB, disk_bytes_per_s=2 * MB, network_bits_per_s=2 * GB)
+    node = dataclasses.replace(node, power_milliwatts=26_000, turbo_hz=(5 * GHZ,))
+    only_slower = 0
+    for mix in many_mixes(node, COMPUTES, 0.6, 1.0):
+        machine = Machine(mix.node, mix.tenants)
+        feasible = OracleSearch(machine).feasible(mix.loads_rps)
+        assert feasible is enumerated(mix)
+        only_slower += feasible and Fit(machine, mix.loads_rps, 0.0, Job(), all_at_top=True).found() is None
+    assert only_slower >= 3
+
+
+def test_fewer_cores_than_a_service_could_keep_busy_draw_less_power() -> None:
+    """Exact where power hangs on the cores held: some mixes are served because a service has fewer cores than it could use."""
+    node = small(cores=3, cache_ways=2, memory_bytes=2 * GB, disk_bytes_per_s=2 * MB, network_bits_per_s=2 * GB)
+    node = dataclasses.replace(node, power_milliwatts=48_000, turbo_hz=(4 * GHZ, 4 * GHZ, 3 * GHZ, 2_200_000_000))
+    by_few = 0
+    for mix in many_mixes(node, COMPUTES, 1.3, 10.0):
+        machine = Machine(mix.node, mix.tenants)
+        feasible = OracleSearch(machine).feasible(mix.loads_rps)
+        assert feasible is enumerated(mix)
+        by_few += feasible and sum(math.ceil(machine.busy_cores(name, load)) for name, load in mix.loads_rps.items()) > node.cores
+    assert by_few >= 3
+
+
+def test_an_uneven_split_of_the_disk_may_be_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact where the most even split of memory and disk fails, because nobody has the cores to make up for it."""
+    node = small(
+        cores=3, cache_ways=2, network_bits_per_s=2 * GB, memory_bytes=5 * GB, disk_bytes_per_s=6 * MB, levels_hz=(2 * GHZ,)
+    )
+    model = dataclasses.replace(READS, compute_ns=9 * MS, page_slope=0.3, disk_scv=4.0, target_ns=120 * MS)
+    tried: list[bool] = []
+    with_storage = Fit._with_storage
+
+    def counted(fit: Fit, *args: Any) -> Any:  # noqa: ANN401 - as it is
+        found = with_storage(fit, *args)
+        tried.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Fit, "_with_storage", counted)
+    later = 0
+    for mix in many_mixes(node, model, 1.0, 1.0):
+        tried.clear()
+        feasible = OracleSearch(Machine(mix.node, mix.tenants)).feasible(mix.loads_rps)
+        later += feasible and len(tried) > 1
+        assert feasible or not enumerated(mix)
+    assert later >= 3
+
+
 @settings(max_examples=12)
 @given(mixes(BARE, ("computes", "computes"), 0.4))
 def test_without_best_effort_the_smallest_slack_is_the_largest(mix: Mix) -> None:
     """Within the search's step of 1/32 no division has a larger smallest slack, and nothing is left over."""
     partition = OracleSearch(Machine(mix.node, mix.tenants)).solve(mix.loads_rps)
-    best = max(slack(mix, shares) for shares in divisions(mix))
+    machine = Machine(mix.node, mix.tenants)
+    best = max(slack(mix, shares, machine) for shares in divisions(mix))
     if partition is None:
         assert best < 0.0
         return
@@ -237,15 +308,16 @@ def test_without_best_effort_the_smallest_slack_is_the_largest(mix: Mix) -> None
 @given(mixes(small(memory_bytes=3 * GB, disk_bytes_per_s=3 * MB), ("computes", "computes"), 0.3))
 def test_best_effort_gets_the_most_cores_that_leave_everybody_some_slack(mix: Mix) -> None:
     """With one core more, no way of dividing the others leaves 5 %, at any frequency of the job; the job has the rest of all."""
-    partition = OracleSearch(Machine(mix.node, mix.tenants, JOB)).solve(mix.loads_rps)
+    machine = Machine(mix.node, mix.tenants, JOB)
+    partition = OracleSearch(machine).solve(mix.loads_rps)
     if partition is None:
         assert not enumerated(mix)
         return
     shares = shares_of(mix, partition, JOB)
-    wanted = min(MARGIN, slack(mix, shares, JOB))
+    wanted = min(MARGIN, slack(mix, shares, machine))
     assert wanted >= 0.0
-    assert wanted == MARGIN or not any(slack(mix, beside, JOB) >= MARGIN for beside in besides(mix, 0))
-    assert not any(slack(mix, beside, JOB) >= wanted for beside in besides(mix, shares[-1].cores + 1))
+    assert wanted == MARGIN or not any(slack(mix, beside, machine) >= MARGIN for beside in besides(mix, 0))
+    assert not any(slack(mix, beside, machine) >= wanted for beside in besides(mix, shares[-1].cores + 1))
     partition.check(mix.node.node(), [model.service(name) for name, model in mix.tenants.items()])
     assert not any(held.get(IDLE, 0) for held in partition.amounts.values())
 
@@ -281,12 +353,13 @@ def test_on_the_papers_node_what_is_found_meets_every_target(
     loads = {name: model.max_load_rps * part for (name, model), part in zip(tenants.items(), fractions, strict=False)}
     mix = Mix(PAPERS, tenants, loads)
     job = job_model(DEFAULT_JOB) if beside_a_job else None
-    search = OracleSearch(Machine(PAPERS, tenants, job))
+    machine = Machine(PAPERS, tenants, job)
+    search = OracleSearch(machine)
     partition = search.solve(loads)
     assert search.feasible(loads) is (partition is not None)
     if partition is not None:
         partition.check(PAPERS.node(), [model.service(name) for name, model in tenants.items()])
-        assert slack(mix, shares_of(mix, partition, job), job) >= 0.0
+        assert slack(mix, shares_of(mix, partition, job), machine) >= 0.0
         assert search.feasible({name: 0.8 * load_rps for name, load_rps in loads.items()})
 
 
