@@ -34,10 +34,10 @@ vote over sub-intervals (docs/signal.md) has too few samples and a window per in
 
 DEMANDS: Final = 4  # stations that a listed request has a demand for
 
-_NEAR: Final = (0.4, 0.9, 1.8)  # standard deviations of the percentile's rank, to both sides of it
-_BELOW: Final = (20.0, 5.0, 1.6)  # parts of the samples that are over the percentile, counted from the largest
-_ABOVE: Final = (0.5, 0.0)
-KEYS: Final = len(_BELOW) + 2 * len(_NEAR) + 1 + len(_ABOVE)
+_NEAR: Final = (0.5, 1.1, 2.0, 3.5)  # standard deviations of the percentile's rank, to both sides of it
+_BELOW: Final = (2.0, 8.0, 50.0)  # parts of the samples that are over the percentile, counted from the largest
+_ABOVE: Final = 0.5
+KEYS: Final = 2 + 2 * len(_NEAR) + 1 + len(_BELOW)
 _ROUNDING: Final = 1e-9  # as in ``parties.histogram.rank_of``
 
 
@@ -157,49 +157,51 @@ def order_statistics(rng: np.random.Generator, counts: Integers, percentile: flo
     Of n uniform numbers, one less the k-th largest is the sum of k of n + 1 exponential spacings over the sum of all; the spacings
     between two ranks together are one gamma variable. So the ranks that are wanted are drawn jointly without the others.
     """
-    ranks = key_ranks(counts, percentile)
+    from_top = key_ranks(counts, percentile)
     gaps = np.empty((KEYS + 1, *counts.shape))
-    gaps[0] = counts + 1 - ranks[-1]  # from the top
-    np.subtract(ranks[:0:-1], ranks[-2::-1], out=gaps[1:-1])
-    gaps[-1] = ranks[0]
+    gaps[0] = from_top[0]
+    np.subtract(from_top[1:], from_top[:-1], out=gaps[1:-1])
+    gaps[-1] = counts + 1 - from_top[-1]
     sums = np.cumsum(rng.standard_gamma(gaps), axis=0)
     positions = np.log10(sums[-2::-1] / sums[-1])
     positions *= -GRID_PER_DECADE
     # A key stands for the samples half-way to its neighbours, so that windows that are put together have no bias.
-    cumulated = ranks.copy()
-    cumulated[:-1] += ranks[1:]
+    below = counts - from_top
+    cumulated = below[::-1] + 1
+    cumulated[:-1] += below[-2::-1] + 1
     cumulated[:-1] >>= 1
     return _keys_last(positions), _keys_last(cumulated)
 
 
 def key_ranks(counts: Integers, percentile: float) -> Integers:
-    """The ranks to draw, ascending along a new first axis, some of them twice; 0 where there is no sample.
+    """The ranks to draw, counted from the largest sample, ascending along a new first axis.
 
-    Of few samples all. Of many the nearest rank of the percentile, and around it as densely as the percentile is uncertain, as the
-    bounds and the percentile of several windows together lie there; and a few towards both ends.
+    Of few samples all, the smallest of them several times; of none 1. Of many the nearest rank of the percentile, and around it as
+    densely as the percentile is uncertain, as the bounds and the percentile of several windows together lie there; and a few
+    towards both ends.
     """
     totals = counts.astype(np.float64)
     p = percentile / 100
     over = (1 - p) * totals
-    target = np.maximum(np.ceil(p * totals - _ROUNDING), 1)
+    target = totals + 1 - np.maximum(np.ceil(p * totals - _ROUNDING), 1)
     deviation = np.sqrt(p * over)
-    ranks = np.empty((KEYS, *counts.shape))
-    middle = len(_BELOW) + len(_NEAR)
-    for key, part in enumerate(_BELOW):
-        np.floor(totals - over * part, out=ranks[key])
+    keys = np.empty((KEYS, *counts.shape))
+    keys[0] = 1
+    np.floor(over * _ABOVE, out=keys[1])
+    middle = 2 + len(_NEAR)
+    keys[middle] = target
     for step, part in enumerate(_NEAR, 1):
-        near = np.maximum(np.rint(deviation * part), step)  # ... and at least so many ranks
-        np.subtract(target, near, out=ranks[middle - step])
-        np.add(target, near, out=ranks[middle + step])
-    ranks[middle] = target
-    for key, part in enumerate(_ABOVE, middle + len(_NEAR) + 1):
-        np.ceil(totals - over * part, out=ranks[key])
-    few = totals <= KEYS
-    if few.any():
-        ranks[:, few] = np.arange(1, KEYS + 1)[:, None]
-    np.maximum(ranks, 1, out=ranks)
-    np.maximum.accumulate(ranks, axis=0, out=ranks)
-    limited: Integers = np.minimum(ranks, totals).astype(np.int64)
+        near = np.rint(deviation * part)
+        np.subtract(target, near, out=keys[middle - step])
+        np.add(target, near, out=keys[middle + step])
+    for key, part in enumerate(_BELOW, middle + len(_NEAR) + 1):
+        np.ceil(over * part, out=keys[key])
+    # None twice, from the largest downwards: where they are dense every rank is there.
+    steps = np.arange(KEYS).reshape(-1, *[1] * counts.ndim)
+    keys -= steps
+    np.maximum.accumulate(np.maximum(keys, 1, out=keys), axis=0, out=keys)
+    keys += steps
+    limited: Integers = np.maximum(np.minimum(keys, totals), 1).astype(np.int64)
     return limited
 
 

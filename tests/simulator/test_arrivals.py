@@ -145,17 +145,15 @@ def test_listed_requests_are_in_order_and_in_their_interval() -> None:
 
 @given(st.integers(0, 200_000), st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9]))
 def test_key_ranks_are_ranks_and_the_percentile_is_one(count: int, percentile: float) -> None:
-    """Ranks ascend within 1..n, end with the largest sample, and have the nearest rank; of few samples every one is there."""
+    """Ranks ascend within 1..n, begin with the largest sample, and have the nearest rank; of few samples every one is there."""
     ranks = key_ranks(np.array([count]), percentile)[:, 0].tolist()
     assert len(ranks) == KEYS
     assert ranks == sorted(ranks)
-    if count == 0:
-        assert set(ranks) == {0}
-        return
-    assert ranks[0] >= 1
-    assert ranks[-1] == count
-    assert rank_of(percentile, count) in ranks
-    if count <= KEYS:
+    assert ranks[0] == 1
+    assert ranks[-1] <= max(count, 1)
+    if count:
+        assert count + 1 - rank_of(percentile, count) in ranks
+    if 0 < count <= KEYS:
         assert set(ranks) == set(range(1, count + 1))
 
 
@@ -163,7 +161,7 @@ def test_key_ranks_are_ranks_and_the_percentile_is_one(count: int, percentile: f
 def test_every_sample_stands_under_one_key(counts: list[int], seed: int) -> None:
     """Cumulated counts ascend to the number of samples, each rank lies among those that it stands for, and positions ascend."""
     positions, cumulated = order_statistics(np.random.default_rng(seed), np.array(counts), 99.0)
-    ranks = key_ranks(np.array(counts), 99.0).T
+    ranks = (np.array(counts) + 1 - key_ranks(np.array(counts), 99.0)[::-1]).T
     before = np.concatenate((np.zeros((len(counts), 1)), cumulated[:, :-1]), axis=1)
     assert np.array_equal(cumulated[:, -1], counts)
     assert np.all(np.diff(cumulated, axis=1) >= 0)
@@ -179,7 +177,7 @@ def test_order_statistics_have_their_beta_distributions(count: int) -> None:
     """The sample of rank r of n is beta(r, n + 1 - r), for every key; and two keys are as correlated as they have to be."""
     windows = np.full(3_000, count)
     positions, _ = order_statistics(np.random.default_rng(3), windows, 99.0)
-    ranks = key_ranks(windows[:1], 99.0)[:, 0]
+    ranks = count + 1 - key_ranks(windows[:1], 99.0)[::-1, 0]
     uniform = np.interp(positions, np.arange(len(GRID)), np.log10(1 - GRID))
     above = 10.0**uniform
     for key in range(0, KEYS, 3):
