@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from monitors.histogram_message import Window
-from parties.histogram import Histogram, Tail, percentiles, ranks, samples_needed
+from parties.histogram import Histogram, Tail, median_percentile, ranks, samples_needed
 from parties.model import QosTarget
 
 
@@ -49,14 +49,15 @@ class Stretch:
     def __init__(self, bins: Sequence[Bin], *, grown: bool = False) -> None:
         self.bins = bins
         self.grown = grown
-        self.histograms: list[Histogram] = []
+        histograms: list[Histogram] = []
         completed = scheduled = failed = unsent = 0
         for item in bins:
-            self.histograms += item.histograms
+            histograms += item.histograms
             completed += item.completed
             scheduled += item.scheduled
             failed += item.failed
             unsent += item.unsent
+        self.histograms = histograms
         self.completed = completed
         self.scheduled = scheduled
         self.failed = failed
@@ -161,7 +162,7 @@ def vote(stretch: Stretch, target: QosTarget, most: int, *, unsent: bool = True)
     parts = min(most, len(bins))
     for odd in range(parts - 1 + parts % 2, 2, -2):
         if odd == len(bins) == len(stretch.histograms) and not unsent and min(counts) >= needed:
-            return sorted(percentiles(stretch.histograms, target.percentile))[odd // 2]  # the usual case: of each bin by itself
+            return median_percentile(stretch.histograms, target.percentile)  # the usual case: of each bin by itself
         edges = [part * len(bins) // odd for part in range(odd + 1)]
         slices = [slice(first, last) for first, last in pairwise(edges)]
         if min(sum(counts[part]) for part in slices) >= needed:
