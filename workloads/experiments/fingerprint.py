@@ -25,7 +25,7 @@ _CODE = (
     (monitors, ("signal.py", "signal_window.py", "histogram_message.py")),
     (configs, ("nodes/*.toml", "services/*.toml", "jobs/*.toml", "scenarios/*.toml")),
 )
-_SHARED = ("experiment.py", "trials.py", "frontier.py")
+_SHARED = ("experiment.py", "trials.py", "frontier.py", "model.py", "timeline.py")
 
 
 def fingerprint(experiment: Experiment) -> str:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.run import Result, Simulation, simulate
 from workloads.experiments import frontier
 from workloads.experiments.frontier import cell, cell_way, largest, measure, ray, ray_way
-from workloads.experiments.trials import SERVICES, Hopeless, mixes, scenario, tenants_of
+from workloads.experiments.trials import SERVICES, Judge, mixes, scenario, tenants_of
 
 
 @given(st.integers(1, 40), st.data())
@@ -93,16 +94,59 @@ def test_a_service_may_be_in_a_mix_twice() -> None:
     assert len(mixes(6)) == 1
 
 
-def test_a_hopeless_run_is_ended_early_and_no_other() -> None:
-    """A run far over a target ends before its time; one under its targets runs to its end; both as a whole run would judge them."""
-    from workloads.experiments import trials  # noqa: PLC0415 - names inside are watched
+def _judged(loads: dict[str, float], policy: str, seed: int = 3) -> tuple[Judge, Result, Result]:
+    """The verdict of a run, the run as the judge ended it, and the whole run."""
+    run = scenario(loads, seed=seed, duration_s=122.0, policy=policy)
+    simulation = Simulation(run, latencies=False)
+    judge = Judge(simulation)
+    return judge, simulation.run([judge]), simulate(run, latencies=False)
 
-    for load, fate in ((110, False), (20, True)):
-        run = scenario({"xapian": load, "moses": load}, seed=3, policy="equal")
-        simulation = trials.Simulation(run, latencies=False)
-        hopeless = Hopeless(simulation)
-        result = simulation.run([hopeless])
-        assert hopeless.found is not fate
-        assert trials.simulate(run, latencies=False).meets_all() is fate
-        assert (result.intervals < 180) is not fate
-        assert trials.meets(run) is fate
+
+def test_the_measured_minute_begins_when_every_target_is_met() -> None:
+    """Not before 30 s; the run ends with the minute, whose percentiles decide; it is the whole run's first part."""
+    judge, ended, whole = _judged({"moses": 20}, "equal")
+    assert judge.served
+    assert judge.measured_from == 60
+    assert ended.intervals == 180
+    assert whole.violated()[:180] == ended.violated()
+    assert all(measure.met_over(60, 180) for measure in whole.services.values())
+
+
+def test_who_meets_no_target_within_a_minute_has_failed() -> None:
+    """The run ends soon after, and was never measured."""
+    judge, ended, whole = _judged({"xapian": 110, "moses": 110}, "equal")
+    assert not judge.served
+    assert judge.measured_from is None
+    assert ended.intervals == 121
+    assert all(whole.violated()[: ended.intervals])
+
+
+@pytest.mark.parametrize(
+    ("late", "begins", "ends", "served"),
+    [
+        ([False] * 300, 60, 180, True),
+        ([True] * 80 + [False] * 220, 80, 200, True),  # found after 40 s
+        ([False] * 4 + [True] * 26 + [False] * 270, 60, 180, True),  # found at once, and left again before it counts
+        ([False] * 3 + [True] * 300, None, 121, False),  # three intervals are not two seconds
+        ([True] * 120 + [False] * 180, 120, 240, True),  # found in the last moment
+        ([True] * 121 + [False] * 179, None, 121, False),
+        ([False] * 62 + [True] * 2 + [False] * 236, 60, 64, False),  # two intervals hold more late requests than a minute may
+    ],
+)
+def test_the_rule_of_the_paper(late: list[bool], begins: int | None, ends: int, served: bool) -> None:  # noqa: FBT001 - a table
+    """A minute to find an allocation, 30 s to warm up, a minute measured: when it begins, when it is over, what comes of it."""
+    run = scenario({"xapian": 50}, seed=1, policy="equal")
+    simulation = Simulation(run, latencies=False)
+    judge = Judge(simulation)
+    (measure_of,) = simulation.measures.services.values()
+    stopped: list[int] = []
+    simulation.platform.stop = lambda: stopped.append(len(measure_of.violated))  # type: ignore[method-assign]
+    for interval in late:
+        measure_of.violated.append(interval)
+        measure_of.samples.append(2000)
+        measure_of.over.append(2000 if interval else 0)
+        judge.tick(None, None, None)  # type: ignore[arg-type]
+        if stopped:
+            break
+    assert stopped == [ends]
+    assert (judge.measured_from, judge.served) == (begins, served)

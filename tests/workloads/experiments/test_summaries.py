@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workloads.experiments import paper
+from workloads.experiments import paper, trials
 from workloads.experiments.experiment import Row, Summary
 from workloads.experiments.figures import (
     convergence,
@@ -187,7 +187,7 @@ def _interval(manager: str, time_s: float, **changes: object) -> Row:
     base: dict[str, Any] = {"manager": manager, "run": 0, "time_s": time_s, "reason": "hold-targets-met", "subject": None}
     for name in fluctuating.SERVICES:
         base |= {f"violated {name}": False, f"load {name}": 10.0, f"ratio {name}": 0.5}
-    return {**base, "best_effort_progress": 0.25, **changes}  # type: ignore[dict-item]
+    return {**base, "best_effort_progress": 0.25, **changes}
 
 
 def test_the_story_of_fluctuating_load_is_told_with_its_times() -> None:
@@ -243,7 +243,7 @@ def test_sensitivity_knows_which_allocation_is_enough() -> None:
     rows: list[Row] = [
         {"condition": condition, "service": name, "cores": cores, "ways": ways, "lowest_mhz": lowest(name, condition, cores, ways)}
         for condition in sensitivity.CONDITIONS
-        for name in sensitivity.SERVICES
+        for name in trials.SERVICES
         for cores in (1, 10, 14)
         for ways in (2, 11)
     ]
