@@ -88,7 +88,8 @@ READS = ServiceModel(
     network_bits=10_000,
 )
 JOB = JobModel("job", compute_threads=2, memory_threads=4, stream_bytes_per_s=GB)
-MODELS = {"computes": COMPUTES, "sends": SENDS, "reads": READS}
+KEEPS = dataclasses.replace(READS, name="keeps", in_memory=True, resident_bytes=2 * GB)  # reads, and is killed under 2 GB
+MODELS = {"computes": COMPUTES, "sends": SENDS, "reads": READS, "keeps": KEEPS}
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,37 @@ def test_the_search_finds_an_allocation_exactly_where_there_is_one(
     check()
 
 
+@pytest.mark.parametrize(
+    ("node", "names", "others"),
+    [
+        pytest.param(BARE, ("computes", "computes"), 0.2, id="cores-and-ways"),
+        pytest.param(HOT, ("computes", "computes"), 0.2, id="power-limits-turbo"),
+        pytest.param(WIRED, ("sends", "sends"), 0.3, id="network"),
+        pytest.param(WIRED, ("sends", "computes"), 0.2, id="network-of-one"),
+        pytest.param(STORES, ("reads", "reads"), 0.5, id="memory-and-disk"),
+        pytest.param(STORES, ("reads", "computes"), 0.1, id="memory-and-disk-of-one"),
+        pytest.param(STORES, ("keeps", "reads"), 0.5, id="memory-that-must-be"),
+        pytest.param(STORES, ("keeps", "keeps"), 0.3, id="memory-that-both-must-have"),
+        pytest.param(THREE, ("sends", "sends", "sends"), 0.1, id="three"),
+    ],
+)
+def test_the_largest_load_of_a_service_is_exact(node: NodeProfile, names: Sequence[str], others: float) -> None:
+    """A thousandth less than the search's largest load can be served by some division, a thousandth more by none."""
+    tenants = {f"{name}-{number}": MODELS[name] for number, name in enumerate(names)}
+    search, first = OracleSearch(Machine(node, tenants)), next(iter(tenants))
+
+    def loads(fraction: float) -> dict[str, float]:
+        return {name: model.max_load_rps * (fraction if name == first else others) for name, model in tenants.items()}
+
+    low, high = 0.0, 3.0
+    assert search.feasible(loads(low))
+    while high > low * 1.0005:
+        middle = (low + high) / 2
+        low, high = (middle, high) if search.feasible(loads(middle)) else (low, middle)
+    assert enumerated(Mix(node, tenants, loads(0.999 * low)))
+    assert not enumerated(Mix(node, tenants, loads(1.001 * high)))
+
+
 def many_mixes(node: NodeProfile, model: ServiceModel, highest: float, patience: float) -> Iterator[Mix]:
     """200 of them, of two alike, seeded, for corners that a few examples would miss; ``patience`` is a factor to the targets."""
     rng = random.Random(1)  # noqa: S311 - replayable
@@ -320,6 +352,7 @@ def test_best_effort_gets_the_most_cores_that_leave_everybody_some_slack(mix: Mi
     assert not any(slack(mix, beside, machine) >= wanted for beside in besides(mix, shares[-1].cores + 1))
     partition.check(mix.node.node(), [model.service(name) for name, model in mix.tenants.items()])
     assert not any(held.get(IDLE, 0) for held in partition.amounts.values())
+    assert (shares[-1].cores > 0) is (shares[-1].ways > 0)
 
 
 def besides(mix: Mix, cores: int) -> Iterator[list[Share]]:
