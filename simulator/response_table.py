@@ -29,7 +29,7 @@ _SMALL: Final = (1e-4, 2e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 0.01, 0
 _PROBABILITIES: Final = (0.0, *_SMALL, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LEAST_WAIT: Final = 0.02
 _WAIT_STEP: Final = 1.35
-_WAITS: Final = np.array([0.0, *(_LEAST_WAIT * _WAIT_STEP**step for step in range(33))])  # to 300 service times; linear from there
+_WAITS: Final = (0.0, *(_LEAST_WAIT * _WAIT_STEP**step for step in range(33)))  # to 300 service times; linear from there
 _TINY: Final = 1e-300
 
 
@@ -80,8 +80,8 @@ def _wait_cell(wait: float) -> tuple[int, float]:
     """The node at or below a wait in service times, and the part of the way to the next."""
     if wait <= _LEAST_WAIT:
         return 0, wait / _LEAST_WAIT
-    node = min(1 + int(math.log(wait / _LEAST_WAIT) / math.log(_WAIT_STEP)), len(_WAITS) - 2)
-    return node, float((wait - _WAITS[node]) / (_WAITS[node + 1] - _WAITS[node]))
+    node = min(bisect_right(_WAITS, wait) - 1, len(_WAITS) - 2)
+    return node, (wait - _WAITS[node]) / (_WAITS[node + 1] - _WAITS[node])
 
 
 def _probability_cell(probability: float) -> tuple[int, float]:
@@ -115,7 +115,7 @@ def _constant_table() -> Floats:
     """The same for a service time that is always 1: no grid resolves its step, and none is needed."""
     decades = np.arange(GRID_SIZE) / GRID_PER_DECADE
     logarithm = np.log(np.maximum(_PROBABILITIES, _TINY))[:, None] + math.log(10) * decades
-    table: Floats = 1 + _WAITS[:, None, None] * np.maximum(0.0, logarithm)
+    table: Floats = 1 + np.array(_WAITS)[:, None, None] * np.maximum(0.0, logarithm)
     return table.reshape(-1, GRID_SIZE)
 
 
