@@ -92,6 +92,7 @@ class _Asking(NamedTuple):
     cores: float  # that it would keep busy
     cache_bytes: float
     misses: float
+    process_bytes: float
 
 
 class _Division(NamedTuple):
@@ -129,8 +130,8 @@ class Machine:
         for division in divisions:
             cores = division.share.cores
             for asking in division.asking:
-                answered = min(asking.load_rps, cores / self._least_s[asking.name])
-                served += answered * asking.model.memory_traffic_bytes * asking.misses
+                most = cores / self._least_s[asking.name]
+                served += (min(most, asking.load_rps)) * asking.model.memory_traffic_bytes * asking.misses
             streamed += self.job_stream_bytes_per_s(division.job_cores)
         strain = self.strain(served + streamed)
         services: dict[str, Conditions] = {}
@@ -150,7 +151,8 @@ class Machine:
         model = self.tenants[tenant]
         load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
         misses = miss_ratio(model, means.cache_bytes, load)
-        return self._conditions(_Asking(tenant, model, load_rps, load, 0.0, means.cache_bytes, misses), means, strain)
+        asking = _Asking(tenant, model, load_rps, load, 0.0, means.cache_bytes, misses, process_bytes(model, load))
+        return self._conditions(asking, means, strain)
 
     def core_time_s(self, tenant: str, load_rps: float, cache_bytes: float, frequency_hz: float, strain: Strain) -> float:
         """A request's core time, without the software limit of the largest load."""
@@ -196,7 +198,7 @@ class Machine:
         return model.in_memory and process_bytes(model, load_rps / model.max_load_rps) > memory_bytes
 
     def _conditions(self, asking: _Asking, means: Means, strain: Strain) -> Conditions:
-        name, model, load_rps, load, _, _, misses = asking
+        name, model, load_rps, load, _, _, misses, process = asking
         cores, stretch, hertz = means.cores, means.stretch, means.frequency_hz
         core_s = core_time_s(model, misses, hertz, strain, means.sibling_busy)
         slowness = core_s * stretch / self._least_s[name]
@@ -216,22 +218,19 @@ class Machine:
             stations += (_transfer(read_bytes, means.disk_bytes_per_s, model.disk_scv),)
         if model.network_bits:
             stations += (_transfer(model.network_bits, means.network_bits_per_s, 1.0),)
-        return Conditions(
-            stations,
-            fixed_s + means.wake_delay_s,
-            killed=False,
-            cpu_s=core_s,
-            disk_bytes=read_bytes,
-            network_bits=float(model.network_bits),
-            memory_traffic_bytes=model.memory_traffic_bytes * misses,
-            resident_bytes=int(_resident_bytes(model, means.memory_bytes, load)),
-            frequency_hz=int(hertz),
-        )
+        resident = process if model.in_memory else min(means.memory_bytes, max(process, page_set_bytes(model, load)))
+        fetched = model.memory_traffic_bytes * misses
+        sent = float(model.network_bits)
+        fixed_s += means.wake_delay_s
+        return Conditions(stations, fixed_s, False, core_s, read_bytes, sent, fetched, int(resident), int(hertz))
 
     def _division(self, share: Share, loads_rps: Mapping[str, float]) -> _Division:
         """What a share's tenants ask for; those that its memory cannot hold are left out, the largest process first."""
         asking = [self._asking(name, loads_rps.get(name, 0.0), share) for name in share.tenants]
-        needs = [(process_bytes(one.model, one.load), one.name) for one in asking if one.model.in_memory]
+        if len(asking) == 1 and not share.best_effort:
+            alive = not asking[0].model.in_memory or asking[0].process_bytes <= share.memory_bytes
+            return _Division(share, asking if alive else (), 0.0)
+        needs = [(one.process_bytes, one.name) for one in asking if one.model.in_memory]
         if needs and sum(size for size, _ in needs) > share.memory_bytes:
             asking = _survivors(asking, sorted(needs), share.memory_bytes)
         has_job = share.best_effort and self.job is not None
@@ -246,7 +245,8 @@ class Machine:
         load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
         cache_bytes = share.ways * self.profile.way_bytes
         cores = load_rps * self._busy_s[name]
-        return _Asking(name, model, load_rps, load, cores, cache_bytes, miss_ratio(model, cache_bytes, load))
+        misses = miss_ratio(model, cache_bytes, load)
+        return _Asking(name, model, load_rps, load, cores, cache_bytes, misses, process_bytes(model, load))
 
     def _sharing_cache(self, asking: Sequence[_Asking], share: Share, job_cores: float) -> list[_Asking]:
         """The tenants with the part of their share's cache that their accesses give them."""
@@ -260,8 +260,9 @@ class Machine:
 
     def _group(self, division: _Division) -> Group:
         share, asking, job_cores = division
-        asked = sum([one.cores for one in asking])
-        busy = min(asked, share.cores - job_cores)
+        asked = asking[0].cores if len(asking) == 1 else sum([one.cores for one in asking])
+        left = share.cores - job_cores
+        busy = min(left, asked)
         hertz = share.frequency_hz
         fixed = None if hertz is None or hertz >= self.profile.top_hz else hertz
         weight = self.job.core_power if self.job is not None else 1.0
@@ -337,12 +338,7 @@ def _survivors(asking: Sequence[_Asking], needs: list[tuple[float, str]], memory
 
 
 def _memory_bytes(asking: _Asking) -> float:
-    return max(process_bytes(asking.model, asking.load), page_set_bytes(asking.model, asking.load))
-
-
-def _resident_bytes(model: ServiceModel, memory_bytes: float, load: float) -> float:
-    needed = process_bytes(model, load)
-    return needed if model.in_memory else min(memory_bytes, max(needed, page_set_bytes(model, load)))
+    return max(asking.process_bytes, page_set_bytes(asking.model, asking.load))
 
 
 def _transfer(amount: float, rate: float, scv: float) -> Station:

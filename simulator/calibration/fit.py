@@ -265,7 +265,7 @@ def fit(base: ServiceModel, seconds: float, seed: int) -> ServiceModel:
         tol=0,
         polish=False,
         rng=seed,
-        x0=[_inside(_searched(base, field, bound), *limits) for (field, bound), limits in zip(space.items(), bounds, strict=True)],
+        x0=[_inside(searched(base, field, bound), *limits) for (field, bound), limits in zip(space.items(), bounds, strict=True)],
         callback=ended,
     )
     return candidate(base, result.x)
@@ -290,7 +290,8 @@ def _inside(value: float, low: float, high: float) -> float:
     return min(max(value, low + edge), high - edge)
 
 
-def _searched(model: ServiceModel, field: str, bound: Bound) -> float:
+def searched(model: ServiceModel, field: str, bound: Bound) -> float:
+    """A model's parameter as the search has it."""
     value = float(getattr(model, field))
     return math.log(max(value, bound.low)) if bound.scale else value
 
