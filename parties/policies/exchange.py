@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from parties.model import (
     BEST_EFFORT,
@@ -31,6 +32,7 @@ from parties.policies.wheels import TRADED
 from parties.settings import PartiesSettings
 
 _NO_USAGE = Usage()
+_NOTHING: Mapping[Holder, int] = MappingProxyType({})
 _ABSENT = ServiceState.ABSENT
 _NEVER_VICTIMS = (ServiceState.STALLED, ServiceState.FAILING, _ABSENT)
 _FIRST_VICTIMS = ((IDLE, Reason.UPSIZE_FROM_IDLE), (BEST_EFFORT, Reason.UPSIZE_FROM_BEST_EFFORT))
@@ -87,7 +89,10 @@ class Exchange:
 
     def amount(self, pool: Pool, holder: Holder) -> int:
         """What a holder has."""
-        return self.observation.partition.amount(pool.key, holder)
+        return self._held(pool).get(holder, 0)
+
+    def _held(self, pool: Pool) -> Mapping[Holder, int]:
+        return self.observation.partition.amounts.get(pool.key, _NOTHING)
 
     def usage(self, service: Service) -> Usage:
         """What a service used in the interval."""
@@ -104,10 +109,6 @@ class Exchange:
         seen = self.observation.services.get(service.name)
         known = service.in_memory if seen is None or seen.in_memory is None else seen.in_memory
         return known is not False
-
-    def free(self, service: Service) -> bool:
-        """Whether a service may take part in a move now."""
-        return service.name not in self.engaged
 
     def open_pool(self, resource: Resource, service: Service) -> Pool | None:
         """The pool that a service draws from, or None where it is not managed or has a pending move."""
@@ -187,10 +188,11 @@ class Exchange:
         return slack is None or slack < max(self.settings.memory_slack_bytes, pool.step)
 
     def _victim(self, service: Service, pool: Pool) -> tuple[Holder, Reason] | None:
+        held = self._held(pool)
         for holder, reason in _FIRST_VICTIMS:
-            if self.amount(pool, holder) >= pool.step:
+            if held.get(holder, 0) >= pool.step:
                 return holder, reason
-        others = [other for other in self.services if self._may_give(other, service, pool)]
+        others = [other for other in self.services if other.name in held and self._may_give(other, service, pool)]
         if pool.key.resource is not Resource.MEMORY:
             return self._most_relaxed(others)
         # What a victim uses is never taken: it could be killed for want of it.
@@ -201,7 +203,7 @@ class Exchange:
         return self._most_relaxed(other for _, other in spare if not self.in_memory(other))
 
     def _may_give(self, other: Service, service: Service, pool: Pool) -> bool:
-        if other.name == service.name or not self.free(other) or self.state(other) in _NEVER_VICTIMS:
+        if other.name == service.name or other.name in self.engaged or self.state(other) in _NEVER_VICTIMS:
             return False
         # A service of another domain holds nothing of this pool, so nothing can be taken from it.
         return pool.below(self.amount(pool, other.name), other.floor(pool)) is not None
