@@ -22,9 +22,9 @@ WAIT_HORIZON_S: Final = 10.0
 window over which the signal looks back (``parties.settings.SignalSettings``)."""
 
 NEARLY_FULL: Final = 1.0 - 1e-6  # the utilisation at which a station counts as busy all the time
-_LARGEST_DECAY: Final = 50.0  # a wait that falls by e^50 within a service time is none
+_LIGHT: Final = 0.55  # times - ln(utilisation): how much the decay rate can exceed that of heavy traffic, and a little more
 _CONSTANT: Final = 1e-9  # a squared coefficient of variation that is none
-_DECAY_ERROR: Final = 1e-7
+_DECAY_ERROR: Final = 1e-6
 _DECAY_ROUNDS: Final = 40
 
 GRID: Final[npt.NDArray[np.float64]] = 1.0 - 10.0 ** (-np.arange(GRID_SIZE) / GRID_PER_DECADE)
@@ -140,7 +140,9 @@ def _decay(utilisation: float, arrival_scv: float, service_scv: float) -> float:
     """
     if arrival_scv == 1 and service_scv == 1:
         return 1 - utilisation
-    decay = _LARGEST_DECAY if service_scv * _LARGEST_DECAY < 1 else 1 / service_scv
+    decay = 2 * (1 - utilisation) / (arrival_scv + service_scv)  # in heavy traffic; over the root if service varies more
+    if service_scv < arrival_scv:
+        decay *= 1 - _LIGHT * math.log(utilisation)
     for _ in range(_DECAY_ROUNDS):  # Newton on a concave function from the right of its root: it comes down to it
         value, slope = _decay_step(decay, utilisation, arrival_scv, service_scv)
         step = (value - decay) / (slope - 1)
