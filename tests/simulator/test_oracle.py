@@ -237,7 +237,7 @@ def test_the_search_finds_an_allocation_exactly_where_there_is_one(
         pytest.param(STORES, ("reads", "computes"), 0.1, id="memory-and-disk-of-one"),
         pytest.param(STORES, ("keeps", "reads"), 0.5, id="memory-that-must-be"),
         pytest.param(STORES, ("keeps", "keeps"), 0.3, id="memory-that-both-must-have"),
-        pytest.param(THREE, ("sends", "sends", "sends"), 0.1, id="three"),
+        pytest.param(dataclasses.replace(THREE, network_bits_per_s=7 * GB), ("sends", "sends", "computes"), 0.1, id="three"),
     ],
 )
 def test_the_largest_load_of_a_service_is_exact(node: NodeProfile, names: Sequence[str], others: float) -> None:
