@@ -35,6 +35,7 @@ from parties.model import (
 )
 from parties.policies.fair import fair_start
 from parties.policies.judgement import slacks, verdicts
+from parties.policies.periods import Period, PeriodTail
 from parties.settings import PartiesSettings
 
 TOP_LEVEL_NS = 15 * NS_PER_S
@@ -61,6 +62,9 @@ START_CACHE = 0.10
 
 MEMORY_BANDWIDTH_LIMIT = 0.90
 """Part of the memory bandwidth that may be used (Heracles, section 4.2: 90 % of peak streaming bandwidth)."""
+
+MEASURABLE = 0.01
+"""Traffic that falls by less than this part of it has not fallen. A value of our own: counters of real machines vary by as much."""
 
 POWER_LIMIT = 0.90
 """Part of the sockets' power above which the group is slowed (Heracles, Algorithm 3)."""
@@ -98,10 +102,10 @@ class Heracles:
         self._group = _Group(node, self._service)
         self._best_effort = best_effort
         self._initial = _start(self._group, anyone=best_effort or bool(self.sharing))
-        self._top = _TopLevel(self._service.peak_load_rps)
-        self._cores_and_cache = _CoresAndCache()
-        self._power_due = _Period(POWER_NS)
-        self._network_due = _Period(NETWORK_NS)
+        self._top = _TopLevel(self._service)
+        self._cores_and_cache = _CoresAndCache(self._service)
+        self._power_due = Period(POWER_NS)
+        self._network_due = Period(NETWORK_NS)
 
     def initial(self) -> Partition:
         """One core and a tenth of the cache for the group if anyone lives there, the rest for the service."""
@@ -155,57 +159,13 @@ class Heracles:
         return Reason.HOLD_TARGETS_MET if self._top.may_grow else Reason.HOLD_NO_GROWTH
 
 
-class _Period:
-    """When a controller is due: at once, and then every so often."""
-
-    def __init__(self, period_ns: int) -> None:
-        self._period_ns = period_ns
-        self._due_ns: int | None = None
-
-    def due(self, now_ns: int) -> bool:
-        return self._due_ns is None or now_ns >= self._due_ns
-
-    def done(self, now_ns: int) -> None:
-        """The controller had its turn. From turn to turn the schedule keeps its phase, unless a turn was missed."""
-        following_ns = now_ns if self._due_ns is None else self._due_ns
-        following_ns += self._period_ns
-        self._due_ns = following_ns if following_ns > now_ns else now_ns + self._period_ns
-
-    def now(self, now_ns: int) -> bool:
-        """Whether it is due; if so, this was its turn."""
-        if not self.due(now_ns):
-            return False
-        self.done(now_ns)
-        return True
-
-
-class _Values:
-    """What was seen of the service's slack since a controller's last turn.
-
-    A controller acts on the median: its period is as long as it is so that enough requests tell the tail (Heracles, section 4.3),
-    and a single interval tells too little.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[float] = []
-
-    def see(self, slack: float | None) -> None:
-        if slack is not None:
-            self._seen.append(slack)
-
-    def take(self) -> float | None:
-        """The median, the lower of two; None if nothing was seen. Starts anew."""
-        seen, self._seen = self._seen, []
-        return statistics.median_low(seen) if seen else None
-
-
 class _TopLevel:
     """Switches the group on and off by the service's slack and load (Heracles, Algorithm 1)."""
 
-    def __init__(self, peak_load_rps: float) -> None:
-        self._peak_load_rps = peak_load_rps
-        self._period = _Period(TOP_LEVEL_NS)
-        self._slacks = _Values()
+    def __init__(self, service: Service) -> None:
+        self._peak_load_rps = service.peak_load_rps
+        self._period = Period(TOP_LEVEL_NS)
+        self._tail = PeriodTail(service.target.percentile)
         self._loads_rps: list[float] = []
         self._cool_until_ns = 0
         self.off: Reason | None = None
@@ -214,14 +174,14 @@ class _TopLevel:
 
     def see(self, slack: float | None, load_rps: float) -> None:
         """An interval of the service."""
-        self._slacks.see(slack)
+        self._tail.see(slack)
         self._loads_rps.append(load_rps)
 
     def turn(self, now_ns: int) -> None:
         """Decide if it is time; without a judged interval since the last turn it stays due."""
         if not self._period.due(now_ns):
             return
-        slack = self._slacks.take()
+        slack = self._tail.take_slack()
         if slack is None:
             return
         self._period.done(now_ns)
@@ -405,16 +365,16 @@ class _Trial:
 class _CoresAndCache:
     """Gradient descent in two alternating phases, within the limit of memory bandwidth (Heracles, Algorithm 2)."""
 
-    def __init__(self) -> None:
-        self._period = _Period(CORES_AND_CACHE_NS)
-        self._slacks = _Values()
+    def __init__(self, service: Service) -> None:
+        self._period = Period(CORES_AND_CACHE_NS)
+        self._tail = PeriodTail(service.target.percentile)
         self._grows_cache = True
         self._trial: _Trial | None = None
         self._earlier_traffic: int | None = None
 
     def see(self, slack: float | None) -> None:
         """An interval of the service."""
-        self._slacks.see(slack)
+        self._tail.see(slack)
 
     def begin(self) -> None:
         """Forget the phase: the group starts anew when it is switched on again."""
@@ -426,7 +386,7 @@ class _CoresAndCache:
         """Cut the group's cores where memory bandwidth is short, else grow it if it may and it is time."""
         if not self._period.now(desk.observation.now_ns):
             return
-        slack = self._slacks.take()
+        slack = self._tail.take_slack()
         traffic = _traffic(desk)
         trial, self._trial = self._trial, None
         earlier, self._earlier_traffic = self._earlier_traffic, None if traffic is None else traffic.total
@@ -460,7 +420,7 @@ class _CoresAndCache:
             return
         progress = desk.observation.best_effort.progress
         if trial is not None and trial.ways == desk.held(pool):
-            if traffic.total >= trial.traffic:
+            if traffic.total > (1.0 - MEASURABLE) * trial.traffic:
                 desk.from_group(pool, pool.step, Reason.BEST_EFFORT_GROWTH_UNDONE)
                 self._grows_cache = False
                 return

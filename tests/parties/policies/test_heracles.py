@@ -239,16 +239,40 @@ def test_the_top_level_looks_every_15_seconds() -> None:
     assert scene.cores() == 0
 
 
-def test_the_median_of_its_period_counts() -> None:
-    """A few bad intervals among many good ones do not suspend the group."""
+def test_the_tail_of_its_period_counts() -> None:
+    """An interval a little over the target among good ones does not suspend the group; one far beyond it does, wherever it is."""
     scene = make("a")
     scene.step(0.3)
-    scene.run(6, -0.5)
+    scene.run(6, 0.3)
+    scene.step(-0.5)
     scene.run(9, 0.3)
     assert scene.cores() >= 1
-    scene.run(14.5, -0.5)
-    scene.step(0.3)  # nor does a last good one save it
+    scene.step(-4.0)
+    scene.run(14.5, 0.3)
     assert scene.cores() == 0
+
+
+def test_the_tail_of_two_seconds_allows_a_core() -> None:
+    """One of four intervals far over the target keeps the group from growing, though the last was good."""
+    scene = make("a")
+    scene.run(0.5, 0.5)
+    before = scene.cores()
+    scene.step(-1.0)
+    scene.run(1.5, 0.5)
+    assert scene.cores() == before
+    scene.run(2, 0.5)
+    assert scene.cores() == before + 1
+
+
+def test_a_fall_of_traffic_that_cannot_be_measured_is_none() -> None:
+    """Half a percent less with a way more: the way is taken back."""
+    scene = make("a")
+    scene.bandwidth = 30 * GB
+    scene.run(2, 0.5)
+    assert scene.ways() == 3
+    scene.bandwidth = 30 * GB * 995 // 1000
+    scene.run(2, 0.5)
+    assert scene.ways() == 2
 
 
 @pytest.mark.parametrize("state", [ServiceState.STALLED, ServiceState.FAILING])
