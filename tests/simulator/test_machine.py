@@ -74,7 +74,9 @@ def test_fewer_ways_mean_more_traffic_and_more_time() -> None:
 def test_everybodys_traffic_slows_everybody() -> None:
     """Moses at full load makes Sphinx slower on its own cores and ways, and a streaming job makes it slower still."""
     machine = Machine(NODE, {name: ALL[name] for name in ("sphinx", "moses")}, JOB)
-    parts = [share("sphinx", cores=5, ways=6), share("moses", cores=5, ways=6), share(best_effort=True, cores=0, ways=8)]
+    level = {"frequency_hz": 2_000_000_000}
+    parts = [share("sphinx", cores=5, ways=6, **level), share("moses", cores=5, ways=6, **level)]
+    parts.append(share(best_effort=True, cores=0, ways=8, **level))
     loads = {"sphinx": 3.0, "moses": 0.0}
     alone = machine.outlook(parts, loads)
     beside = machine.outlook(parts, loads | {"moses": 2800.0})
@@ -161,7 +163,10 @@ def test_job_alone_does_all_of_its_work() -> None:
     """Alone on the whole node progress is 1; on half the cores less than that and more than a third; never more than 1."""
     machine = Machine(NODE, {}, JOB)
     whole, half = (machine.outlook([share(best_effort=True, cores=cores)], {}).best_effort for cores in (14, 7))
+    slow = machine.outlook([share(best_effort=True, frequency_hz=1_200_000_000)], {}).best_effort
     assert whole.progress == pytest.approx(1.0)
+    assert slow.frequency_hz == 1_200_000_000
+    assert slow.progress == pytest.approx((1 + 1.2e9 / (whole.frequency_hz or 0)) / 2, rel=1e-3)
     assert half.progress is not None
     assert 1 / 3 < half.progress < 0.7
 
@@ -175,6 +180,30 @@ def test_unmanaged_job_delays_every_wake_up() -> None:
     assert common.fixed_s > alone.fixed_s + 0.012
     assert common.stations[0].service_s > 2 * alone.stations[0].service_s
     assert common.cpu_s < common.stations[0].service_s
+
+
+def test_strain_counts_both_memory_and_cache() -> None:
+    """Traffic presses on the memory by its bandwidth, and on the cache by the cache's."""
+    strain = Machine(NODE, {}).strain(25e9)
+    assert strain.memory_pressure == pytest.approx(1 + 2.5 * 0.5**4)
+    assert strain.cache_use == pytest.approx(25 / 300)
+
+
+def test_a_starved_service_moves_less() -> None:
+    """What cannot be answered makes no memory traffic: Moses on one core is less than half of Moses on all."""
+    machine = Machine(NODE, {"moses": ALL["moses"]})
+    one_core, all_cores = (machine.outlook([share("moses", cores=cores)], {"moses": 2800.0}) for cores in (1, 14))
+    assert one_core.memory_bandwidth_bytes_per_s < all_cores.memory_bandwidth_bytes_per_s / 2
+
+
+def test_a_busy_sibling_costs_more_than_shared_time() -> None:
+    """Beside a job a request's own core time grows by the sibling's slowdown of its compute part, whatever the job streams."""
+    quiet = dataclasses.replace(JOB, memory_threads=0)
+    machine = Machine(NODE, {"xapian": ALL["xapian"]}, quiet)
+    parts = {"frequency_hz": 2_000_000_000}
+    alone, common = (machine.outlook([share("xapian", best_effort=job, **parts)], {"xapian": 1.0}) for job in (False, True))
+    slowed = common.services["xapian"].cpu_s / alone.services["xapian"].cpu_s
+    assert slowed == pytest.approx(ALL["xapian"].sibling_slowdown, rel=0.1)
 
 
 def test_common_share_gives_the_idle_neighbours_part_away() -> None:
