@@ -16,8 +16,10 @@ from parties.histogram import (
     Tail,
     bucket,
     lower,
+    median_percentile,
     rank_bounds,
     rank_of,
+    ranks,
     samples_needed,
     upper,
 )
@@ -185,6 +187,37 @@ def test_a_tail_is_exact_where_it_was_kept(parts: list[list[int]], keep: int) ->
     if count > keep:
         with pytest.raises(ValueError, match="not among"):
             tail.value(count - keep)
+
+
+@given(st.lists(st.lists(st.integers(0, 5000), min_size=1, max_size=60), min_size=1, max_size=7), st.floats(1, 100))
+def test_the_median_of_percentiles_is_that_of_each_by_itself(parts: list[list[int]], percentile: float) -> None:
+    """The quick way for the vote finds what asking every histogram finds."""
+    histograms = []
+    for part in parts:
+        histogram = Histogram()
+        for value in part:
+            histogram.add(value)
+        histograms.append(histogram)
+    each = sorted(histogram.percentile(percentile) or 0 for histogram in histograms)
+    assert median_percentile(histograms, percentile) == each[len(each) // 2]
+
+
+@given(st.lists(st.integers(0, 3000), max_size=60), st.sampled_from([0.5, 0.1, 0.01, 0.001]), st.sampled_from([0.025, 0.1]))
+def test_remembered_quantiles_are_the_computed_ones(counts: list[int], q: float, tail: float) -> None:
+    """In whatever order counts come, and between remembered ones too; and what is remembered does not grow with the counts."""
+    steps = parties.histogram._Steps(q, tail)
+    for count in [*counts, *range(0, 3000, 97), *range(700, 600, -1), *range(600, 700)]:
+        assert steps.at(count) == parties.histogram._binomial_quantiles(q, count, tail)
+    assert steps._counts == sorted(set(steps._counts))
+    assert len(steps._counts) <= 2 * len(set(steps._found))
+
+
+@pytest.mark.parametrize("confidence", [None, 0.95])
+@pytest.mark.parametrize("count", [0, 1, 50, 5000, 50_000])
+def test_ranks_are_the_percentiles_and_its_bounds(count: int, confidence: float | None) -> None:
+    """Both answers in one, and no bounds where none are asked for."""
+    bounds = (None, None) if confidence is None else rank_bounds(99, count, confidence)
+    assert ranks(99, count, confidence) == (rank_of(99, count), *bounds)
 
 
 @pytest.mark.parametrize(
