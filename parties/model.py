@@ -239,7 +239,7 @@ class Reason(enum.StrEnum):
     BEST_EFFORT_SUSPENDED_BY_LOAD = "best-effort-suspended-by-load"  # the service is near its peak
     BEST_EFFORT_RESUMED = "best-effort-resumed"
     BEST_EFFORT_GROWN = "best-effort-grown"
-    BEST_EFFORT_GROWTH_UNDONE = "best-effort-growth-undone"  # a way that did not lower memory traffic
+    BEST_EFFORT_GROWTH_UNDONE = "best-effort-growth-undone"  # it cost the service its target, or lowered no memory traffic
     BEST_EFFORT_CUT_BY_SLACK = "best-effort-cut-by-slack"
     BEST_EFFORT_CUT_BY_MEMORY_BANDWIDTH = "best-effort-cut-by-memory-bandwidth"
     BEST_EFFORT_SLOWED_BY_POWER = "best-effort-slowed-by-power"

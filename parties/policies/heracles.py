@@ -16,12 +16,9 @@ from collections.abc import Mapping, Sequence
 
 from parties.model import (
     BEST_EFFORT,
-    IDLE,
     NS_PER_S,
     Decision,
     Holder,
-    Move,
-    MoveStatus,
     Node,
     Observation,
     Partition,
@@ -31,9 +28,9 @@ from parties.model import (
     Resource,
     Service,
     ServiceState,
-    Usage,
 )
 from parties.policies.fair import fair_start
+from parties.policies.group import Desk, Group
 from parties.policies.judgement import slacks, verdicts
 from parties.policies.periods import Period, PeriodTail
 from parties.settings import PartiesSettings
@@ -45,7 +42,11 @@ NETWORK_NS = NS_PER_S
 """The periods of the four controllers (Heracles, Algorithms 1 to 4)."""
 
 COOL_DOWN_NS = 300 * NS_PER_S
-"""The group stays off so long after a violation (PARTIES, section 5.1: five minutes)."""
+"""The group stays off so long after a violation (PARTIES, section 5.1: five minutes). As long does a resource not grow any more in
+which a step was one too many."""
+
+STEP_BLAMED_NS = TOP_LEVEL_NS
+"""A violation is blamed on the group's last step for so long: later, the top level has seen that the service bears it."""
 
 LOAD_OFF = 0.85
 LOAD_ON = 0.80
@@ -55,10 +56,6 @@ GROWTH_SLACK = 0.10
 CUT_SLACK = 0.05
 CUT_TO_CORES = 2
 """Slack under which the group does not grow, and under which it keeps two cores at most (Heracles, Algorithm 1)."""
-
-START_CORES = 1
-START_CACHE = 0.10
-"""What the group has when it is switched on: one core, a tenth of the cache (Heracles, section 4.3)."""
 
 MEMORY_BANDWIDTH_LIMIT = 0.90
 """Part of the memory bandwidth that may be used (Heracles, section 4.2: 90 % of peak streaming bandwidth)."""
@@ -75,8 +72,6 @@ USE_RESERVE = 0.10
 
 PARTITIONED = (Resource.CORES, Resource.CACHE, Resource.FREQUENCY, Resource.NETWORK)
 """Neither memory capacity nor disk (PARTIES, section 5.1)."""
-
-_NO_USAGE = Usage()
 
 
 class Heracles:
@@ -99,7 +94,7 @@ class Heracles:
         self._services = tuple(services)
         self._service = min(self._services, key=lambda service: service.target.latency_ns)
         self.sharing = {service.name: BEST_EFFORT for service in self._services if service is not self._service}
-        self._group = _Group(node, self._service)
+        self._group = Group(node, self._service)
         self._best_effort = best_effort
         self._initial = _start(self._group, anyone=best_effort or bool(self.sharing))
         self._top = _TopLevel(self._service)
@@ -120,7 +115,7 @@ class Heracles:
         verdict = judged.get(self._service.name)
         # A service that fails does not meet its target, however quickly it fails.
         slack = None if verdict is None else -math.inf if verdict.failing else verdict.slack
-        desk = _Desk(self._group, observation)
+        desk = Desk(self._group, observation)
         self._top.see(slack, seen.latency.load_rps)
         self._cores_and_cache.see(slack)
         self._top.turn(observation.now_ns)
@@ -132,7 +127,7 @@ class Heracles:
     def _inhabited(self, observation: Observation) -> bool:
         return bool(self.sharing) or (self._best_effort and observation.best_effort_present)
 
-    def _run(self, desk: _Desk, off: Reason | None) -> None:
+    def _run(self, desk: Desk, off: Reason | None) -> None:
         now_ns = desk.observation.now_ns
         if off is not None:
             desk.suspend(off)
@@ -149,7 +144,7 @@ class Heracles:
             _share_network(desk)
         desk.sweep_idle()
 
-    def _hold(self, desk: _Desk, off: Reason | None, *, judged: bool) -> Reason:
+    def _hold(self, desk: Desk, off: Reason | None, *, judged: bool) -> Reason:
         if desk.closed:
             return Reason.HOLD_PENDING
         if off is not None:
@@ -165,7 +160,7 @@ class _TopLevel:
     def __init__(self, service: Service) -> None:
         self._peak_load_rps = service.peak_load_rps
         self._period = Period(TOP_LEVEL_NS)
-        self._tail = PeriodTail(service.target.percentile)
+        self._slacks: list[float] = []
         self._loads_rps: list[float] = []
         self._cool_until_ns = 0
         self.off: Reason | None = None
@@ -174,17 +169,19 @@ class _TopLevel:
 
     def see(self, slack: float | None, load_rps: float) -> None:
         """An interval of the service."""
-        self._tail.see(slack)
+        if slack is not None:
+            self._slacks.append(slack)
         self._loads_rps.append(load_rps)
 
     def turn(self, now_ns: int) -> None:
         """Decide if it is time; without a judged interval since the last turn it stays due."""
         if not self._period.due(now_ns):
             return
-        slack = self._tail.take_slack()
-        if slack is None:
+        if not self._slacks:
             return
         self._period.done(now_ns)
+        slack = statistics.median_low(self._slacks)
+        self._slacks.clear()
         load = statistics.fmean(self._loads_rps) / self._peak_load_rps if self._peak_load_rps else 0.0
         self._loads_rps.clear()
         if slack < 0:
@@ -198,116 +195,7 @@ class _TopLevel:
         self.cut = slack < CUT_SLACK
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
-    """The node as divided between the service and the group."""
-
-    node: Node
-    service: Service
-
-    def home(self, resource: Resource) -> Pool | None:
-        """The managed pool that service and group divide."""
-        return self.node.pool(resource, self.service.home)
-
-    def pools(self, *resources: Resource) -> list[Pool]:
-        """The managed pools of these resources, those of other domains too."""
-        return [pool for pool in self.node.managed_pools() if pool.key.resource in resources]
-
-    def divided(self, pool: Pool) -> bool:
-        """Whether the service has a part of it; what it has no part of is the group's."""
-        return self.node.key(pool.key.resource, self.service.home) == pool.key
-
-    def start(self, pool: Pool) -> int:
-        """What the group has of a pool of cores or cache when it is switched on, and keeps while it is."""
-        if not self.divided(pool):
-            return pool.total
-        if pool.key.resource is Resource.CORES:
-            return START_CORES * pool.step
-        return max(1, round(START_CACHE * pool.total / pool.step)) * pool.step
-
-
-class _Desk:
-    """One interval: what is observed, and the moves made so far. Amounts are those after these moves."""
-
-    def __init__(self, group: _Group, observation: Observation) -> None:
-        pending = [outcome.move for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING]
-        self.group = group
-        self.observation = observation
-        self.closed = frozenset(move.pool for move in pending)
-        self.moves: list[Move] = []
-        self.partition = observation.partition
-
-    @property
-    def usage(self) -> Usage:
-        """What the service used."""
-        seen = self.observation.services.get(self.group.service.name)
-        return _NO_USAGE if seen is None else seen.usage
-
-    def held(self, pool: Pool, holder: Holder = BEST_EFFORT) -> int:
-        return self.partition.amount(pool.key, holder)
-
-    def to_group(self, pool: Pool, amount: int, reason: Reason) -> int:
-        """Give the group that much, or what there is: of idle first, then of the service down to its floor."""
-        service = self.group.service
-        spare = max(0, self.held(pool, service.name) - service.floor(pool)) if self.group.divided(pool) else 0
-        from_idle = self._move(pool, IDLE, BEST_EFFORT, min(amount, self.held(pool, IDLE)), reason)
-        return from_idle + self._move(pool, service.name, BEST_EFFORT, min(amount - from_idle, spare), reason)
-
-    def from_group(self, pool: Pool, amount: int, reason: Reason) -> int:
-        """Take that much of the group, or what it has: for the service up to its ceiling, and idle."""
-        amount = min(amount, self.held(pool))
-        to_service = self._move(pool, BEST_EFFORT, self.group.service.name, min(amount, self._room(pool)), reason)
-        return to_service + self._move(pool, BEST_EFFORT, IDLE, amount - to_service, reason)
-
-    def set_level(self, pool: Pool, level: int, reason: Reason) -> None:
-        """Let the group's cores run at another frequency."""
-        change = level - self.held(pool)
-        giver, taker = (None, BEST_EFFORT) if change > 0 else (BEST_EFFORT, None)
-        self._move(pool, giver, taker, abs(change), reason)
-
-    def suspend(self, reason: Reason) -> None:
-        """Leave the group no core and no cache."""
-        for pool in self.group.pools(Resource.CORES, Resource.CACHE):
-            self.from_group(pool, self.held(pool), reason)
-
-    def resume(self) -> None:
-        """See that the group has what it starts with, as it has not after it was off."""
-        for pool in self.group.pools(Resource.CORES, Resource.CACHE):
-            lacking = self.group.start(pool) - self.held(pool)
-            if lacking > 0:
-                self.to_group(pool, lacking, Reason.BEST_EFFORT_RESUMED)
-
-    def cut_to(self, cores: int) -> None:
-        """Leave the group so many cores at most."""
-        pool = self.group.home(Resource.CORES)
-        if pool is not None:
-            self.from_group(pool, self.held(pool) - cores * pool.step, Reason.BEST_EFFORT_CUT_BY_SLACK)
-
-    def sweep_idle(self) -> None:
-        """What nobody holds is the service's: a service that was away has left it."""
-        moved = {move.pool for move in self.moves}
-        for pool in self.group.pools(Resource.CORES, Resource.CACHE, Resource.NETWORK):
-            if pool.key not in moved:
-                idle = min(self.held(pool, IDLE), self._room(pool))
-                self._move(pool, IDLE, self.group.service.name, idle, Reason.IDLE_TO_SERVICE)
-
-    def _room(self, pool: Pool) -> int:
-        service = self.group.service
-        ceiling = service.ceiling(pool) // pool.step * pool.step if self.group.divided(pool) else 0
-        return max(0, ceiling - self.held(pool, service.name))
-
-    def _move(self, pool: Pool, giver: Holder | None, taker: Holder | None, amount: int, reason: Reason) -> int:
-        if pool.step:
-            amount = amount // pool.step * pool.step
-        if amount <= 0 or pool.key in self.closed:
-            return 0
-        move = Move(self.observation.tick, pool.key, giver, taker, amount, reason)
-        self.partition = self.partition.after([move])
-        self.moves.append(move)
-        return amount
-
-
-def _start(group: _Group, *, anyone: bool) -> Partition:
+def _start(group: Group, *, anyone: bool) -> Partition:
     """The service with all that it may hold, less what the group starts with."""
     amounts = dict(fair_start(group.node, (group.service,), best_effort=False).amounts)
     for pool in group.node.managed_pools():
@@ -318,14 +206,14 @@ def _start(group: _Group, *, anyone: bool) -> Partition:
     partition = Partition(amounts)
     if not anyone:
         return partition
-    desk = _Desk(group, Observation(0, 0, {}, partition))
+    desk = Desk(group, Observation(0, 0, {}, partition))
     desk.resume()
     for pool in group.pools(Resource.NETWORK):
         desk.to_group(pool, pool.total // 2, Reason.BEST_EFFORT_NETWORK)  # until the service's use is known
     return desk.partition
 
 
-def _highest_levels(group: _Group, pool: Pool, *, anyone: bool) -> dict[Holder, int]:
+def _highest_levels(group: Group, pool: Pool, *, anyone: bool) -> dict[Holder, int]:
     """The service as fast as it may, turbo included, and the group as fast as it can until power is short."""
     service = group.service
     held = {BEST_EFFORT: pool.levels[-1]} if anyone else {}
@@ -343,7 +231,7 @@ class _Traffic:
     limit: float
 
 
-def _traffic(desk: _Desk) -> _Traffic | None:
+def _traffic(desk: Desk) -> _Traffic | None:
     """None where it is not measured. The group's part is what the service does not use; all of it where that is unknown."""
     total, peak = desk.observation.memory_bandwidth_bytes_per_s, desk.group.node.memory_bandwidth_bytes_per_s
     if total is None or peak is None:
@@ -353,24 +241,28 @@ def _traffic(desk: _Desk) -> _Traffic | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Trial:
-    """A way given to the group, whose effect is awaited: traffic and progress before, and the ways after."""
+class _Step:
+    """The last growth: what the group holds after it, and traffic and progress of before."""
 
-    pool: PoolKey
-    ways: int
+    pool: Pool
+    held: int
+    at_ns: int
     traffic: int
     progress: float | None
 
 
 class _CoresAndCache:
-    """Gradient descent in two alternating phases, within the limit of memory bandwidth (Heracles, Algorithm 2)."""
+    """Gradient descent in two alternating phases, within the limit of memory bandwidth (Heracles, Algorithm 2).
+
+    A step after which the service misses its target is taken back, and that resource has then converged for a while (section 4.3:
+    cores go over "one at a time, each time checking for ... SLO violations").
+    """
 
     def __init__(self, service: Service) -> None:
         self._period = Period(CORES_AND_CACHE_NS)
         self._tail = PeriodTail(service.target.percentile)
-        self._grows_cache = True
-        self._trial: _Trial | None = None
-        self._earlier_traffic: int | None = None
+        self._converged_until_ns: dict[PoolKey, int] = {}
+        self.begin()
 
     def see(self, slack: float | None) -> None:
         """An interval of the service."""
@@ -379,28 +271,38 @@ class _CoresAndCache:
     def begin(self) -> None:
         """Forget the phase: the group starts anew when it is switched on again."""
         self._grows_cache = True
-        self._trial = None
-        self._earlier_traffic = None
+        self._step: _Step | None = None
+        self._judged = True  # whether traffic and progress have told of the last step
+        self._earlier_traffic: int | None = None
 
-    def turn(self, desk: _Desk, *, may_grow: bool) -> None:
-        """Cut the group's cores where memory bandwidth is short, else grow it if it may and it is time."""
-        if not self._period.now(desk.observation.now_ns):
+    def turn(self, desk: Desk, *, may_grow: bool) -> None:
+        """Take back a step that costs the service its target, cut cores where memory bandwidth is short, else grow if it may."""
+        now_ns = desk.observation.now_ns
+        if not self._period.now(now_ns) or (self._step is not None and self._step.pool.key in desk.closed):
             return
         slack = self._tail.take_slack()
         traffic = _traffic(desk)
-        trial, self._trial = self._trial, None
         earlier, self._earlier_traffic = self._earlier_traffic, None if traffic is None else traffic.total
-        if traffic is not None and traffic.total > traffic.limit:
+        if self._step is not None and (self._step.held != desk.held(self._step.pool) or now_ns > self._step.at_ns + STEP_BLAMED_NS):
+            self._step = None
+        if slack is not None and slack < 0 and self._step is not None:
+            self._converged_until_ns[self._step.pool.key] = now_ns + COOL_DOWN_NS
+            self._take_back(desk, self._step)
+        elif traffic is not None and traffic.total > traffic.limit:
             self._cut(desk, traffic)
         elif not may_grow or slack is None:
             return
         elif self._grows_cache:
-            derivative = 0 if traffic is None or earlier is None else traffic.total - earlier
-            self._grow_cache(desk, traffic, derivative, trial)
+            self._grow_cache(desk, traffic, 0 if traffic is None or earlier is None else traffic.total - earlier)
         else:
             self._grow_cores(desk, traffic, slack)
 
-    def _cut(self, desk: _Desk, traffic: _Traffic) -> None:
+    def _take_back(self, desk: Desk, step: _Step) -> None:
+        desk.from_group(step.pool, step.pool.step, Reason.BEST_EFFORT_GROWTH_UNDONE)
+        self._step = None
+        self._grows_cache = step.pool.key.resource is Resource.CORES
+
+    def _cut(self, desk: Desk, traffic: _Traffic) -> None:
         """Remove the cores that make the excess; the one that the group starts with stays."""
         pool = desk.group.home(Resource.CORES)
         if pool is None:
@@ -409,40 +311,45 @@ class _CoresAndCache:
         excess = math.ceil((traffic.total - traffic.limit) / _per_step(traffic, held, pool)) * pool.step
         desk.from_group(pool, min(excess, held - desk.group.start(pool)), Reason.BEST_EFFORT_CUT_BY_MEMORY_BANDWIDTH)
 
-    def _grow_cache(self, desk: _Desk, traffic: _Traffic | None, derivative: int, trial: _Trial | None) -> None:
+    def _grow_cache(self, desk: Desk, traffic: _Traffic | None, derivative: int) -> None:
         pool = desk.group.home(Resource.CACHE)
         # Without a measurement there is no gradient to follow.
-        if pool is None or traffic is None:
+        if pool is None or traffic is None or self._converged(pool, desk):
             self._grows_cache = False
             return
-        if pool.key in desk.closed:
-            self._trial = trial  # the way that it is about has not gone, or cannot be taken back now
-            return
-        progress = desk.observation.best_effort.progress
-        if trial is not None and trial.ways == desk.held(pool):
-            if traffic.total > (1.0 - MEASURABLE) * trial.traffic:
-                desk.from_group(pool, pool.step, Reason.BEST_EFFORT_GROWTH_UNDONE)
+        step, progress = self._step, desk.observation.best_effort.progress
+        if step is not None and not self._judged and step.pool.key == pool.key:
+            self._judged = True
+            if traffic.total > (1.0 - MEASURABLE) * step.traffic:
+                self._take_back(desk, step)
+                return
+            if step.progress is not None and progress is not None and progress <= step.progress:
                 self._grows_cache = False
                 return
-            if trial.progress is not None and progress is not None and progress <= trial.progress:
-                self._grows_cache = False
-                return
-        predicted = traffic.total + derivative
-        if predicted > traffic.limit or not desk.to_group(pool, pool.step, Reason.BEST_EFFORT_GROWN):
-            self._grows_cache = False
-            return
-        self._trial = _Trial(pool.key, desk.held(pool), traffic.total, progress)
+        if traffic.total + derivative > traffic.limit or not self._grow(desk, pool, traffic):
+            self._grows_cache = pool.key in desk.closed
 
-    def _grow_cores(self, desk: _Desk, traffic: _Traffic | None, slack: float) -> None:
+    def _grow_cores(self, desk: Desk, traffic: _Traffic | None, slack: float) -> None:
         pool = desk.group.home(Resource.CORES)
-        if pool is None:
+        if (
+            pool is None
+            or self._converged(pool, desk)
+            or (traffic is not None and traffic.total + _per_step(traffic, desk.held(pool), pool) > traffic.limit)
+        ):
             self._grows_cache = True
-            return
-        needed = None if traffic is None else traffic.total + _per_step(traffic, desk.held(pool), pool)
-        if traffic is not None and needed is not None and needed > traffic.limit:
-            self._grows_cache = True
-        elif slack > GROWTH_SLACK and not desk.to_group(pool, pool.step, Reason.BEST_EFFORT_GROWN):
+        elif slack > GROWTH_SLACK and not self._grow(desk, pool, traffic):
             self._grows_cache = pool.key not in desk.closed
+
+    def _converged(self, pool: Pool, desk: Desk) -> bool:
+        return desk.observation.now_ns < self._converged_until_ns.get(pool.key, 0)
+
+    def _grow(self, desk: Desk, pool: Pool, traffic: _Traffic | None) -> bool:
+        if not desk.to_group(pool, pool.step, Reason.BEST_EFFORT_GROWN):
+            return False
+        total, progress = 0 if traffic is None else traffic.total, desk.observation.best_effort.progress
+        self._step = _Step(pool, desk.held(pool), desk.observation.now_ns, total, progress)
+        self._judged = False
+        return True
 
 
 def _per_step(traffic: _Traffic, held: int, pool: Pool) -> float:
@@ -450,7 +357,7 @@ def _per_step(traffic: _Traffic, held: int, pool: Pool) -> float:
     return max(1.0, traffic.group / max(1, held // pool.step))
 
 
-def _share_power(desk: _Desk) -> None:
+def _share_power(desk: Desk) -> None:
     """Slow the group where power is short and the service under its nominal frequency (Heracles, Algorithm 3)."""
     power, limit = desk.observation.power_milliwatts, desk.group.node.power_milliwatts
     pool, frequency_hz = desk.group.home(Resource.FREQUENCY), desk.usage.frequency_hz
@@ -468,7 +375,7 @@ def _share_power(desk: _Desk) -> None:
             desk.set_level(pool, higher, Reason.BEST_EFFORT_QUICKENED)
 
 
-def _share_network(desk: _Desk) -> None:
+def _share_network(desk: Desk) -> None:
     """The group has what the service leaves of the link, less some headroom (Heracles, Algorithm 4)."""
     pool, use = desk.group.home(Resource.NETWORK), desk.usage.network_bits_per_s
     if pool is None or use is None:
