@@ -41,13 +41,14 @@ def histogram_entries(latencies_ns: Floats, cumulated: Integers, before: int) ->
     cumulated = cumulated.reshape(buckets.shape)
     wanted = np.empty(buckets.shape, dtype=bool)
     np.not_equal(buckets[:, :-1], buckets[:, 1:], out=wanted[:, :-1])
-    totals = cumulated[:, -1]
-    wanted[0, -1] = totals[0] != before  # an empty window has no last bucket
-    np.not_equal(totals[1:], totals[:-1], out=wanted[1:, -1])
+    wanted[:, -1] = True
     chosen = cumulated[wanted]
     counts = chosen.copy()
     counts[1:] -= chosen[:-1]
     counts[:1] -= before
+    if not counts.all():  # windows without samples, and keys that stand for none
+        wanted[wanted] = counts > 0
+        counts = counts[counts > 0]
     edges = wanted.sum(axis=1).cumsum()
     return buckets[wanted].tolist(), counts.tolist(), [0, *edges.tolist()]
 

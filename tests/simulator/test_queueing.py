@@ -196,6 +196,13 @@ def test_stations_in_tandem_are_added() -> None:
     assert both.wait_probability * both.wait_s == pytest.approx(sum(one.wait_probability * one.wait_s for one in alone))
 
 
+def test_waits_in_tandem_have_both_moments() -> None:
+    """Two M/M/1 at 50 %, each with a wait of 2 s on average for every other request: both moments of the sum are right."""
+    twice = respond(Conditions((Station(1, SERVICE_S), Station(1, SERVICE_S)), 0.0), 0.5 / SERVICE_S)
+    assert twice.wait_s == pytest.approx((4 + 4 + 2 * 1 * 1) / (2 * 2) * SERVICE_S)
+    assert twice.wait_probability == pytest.approx(2 / 2.5)
+
+
 def test_a_rare_long_wait_is_not_averaged_away() -> None:
     """A disk at which few wait long beside cores at which many wait shortly: p99 is the disk's."""
     cores, disk = Station(1, 0.0008), Station(1, 0.05, 1.0)

@@ -18,7 +18,7 @@ from parties.model import NS_PER_S, LatencyView, QosTarget, ServiceState
 from parties.settings import MS, SignalSettings
 from simulator.arrivals import BLOCK_TICKS, LISTED_REQUESTS, Streams
 from simulator.conditions import Conditions, Station
-from simulator.crowd import bucket_numbers
+from simulator.crowd import bucket_numbers, histogram_entries
 from simulator.load_profile import LoadProfile
 from simulator.profile import ServiceModel
 from simulator.queueing import percentile_s, quantiles, respond
@@ -145,25 +145,36 @@ def test_arrivals_do_not_depend_on_the_manager(rate_rps: float) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
-    """Two runs through overload, drain and quiet are equal window by window, histograms included."""
+    """Two runs through overload, drain and quiet are equal window by window, and all are messages that are accepted."""
     runs = []
     for _ in range(2):
         clients = One(20_000.0)
-        windows = clients.windows(cores(2, 2e-4), 5) + clients.windows(cores(8, 2e-4), 90)
+        windows = clients.windows(cores(2, 2e-4), 5) + clients.windows(cores(1, 3e-4), 5) + clients.windows(cores(8, 2e-4), 90)
         runs.append([encode_window(window) for window in windows])
+        assert [parse_window(message) for message in runs[-1]] == windows
     assert runs[0] == runs[1]
 
 
 def test_how_far_ahead_is_made_makes_no_difference() -> None:
-    """Equal conditions under another identity, and unequal ones that come back, change no window of a steady tenant."""
-    one, other = One(20_000.0), One(20_000.0)
-    conditions = cores(8, 1e-4)
-    straight = one.windows(conditions, 80)
-    turned = []
+    """Conditions that change and come back, at odd times, give each window what it has where they never changed."""
+    quick, slow = cores(8, 1e-4), cores(8, 1.5e-4)
+    always = [One(20_000.0).windows(conditions, 80) for conditions in (quick, slow)]
+    turning = One(20_000.0)
     for interval in range(80):
-        turned += other.windows(cores(8, 1e-4) if interval % 3 else cores(8, 1.5e-4))
-    same = [window for window in straight if (window.window_end_ns - 1) // INTERVAL_NS % 3]
-    assert same == [window for window in turned if (window.window_end_ns - 1) // INTERVAL_NS % 3]
+        which = interval % 11 in (3, 4, 9)
+        windows = turning.windows(slow if which else quick)
+        expected = always[which][5 * interval : 5 * interval + 5]
+        assert windows == expected
+
+
+def test_an_empty_window_has_no_bucket() -> None:
+    """Wherever it stands among others; nor has a key that stands for no sample."""
+    latencies_ns = np.array([[1e3, 2e3, 3e3]] * 4)
+    cumulated = np.array([[7, 7, 7], [8, 9, 10], [10, 10, 10], [11, 11, 13]])
+    buckets, counts, edges = histogram_entries(latencies_ns, cumulated, 7)
+    assert edges == [0, 0, 3, 3, 5]
+    assert counts == [1, 1, 1, 1, 2]
+    assert buckets == [bucket(value) for value in (1_000, 2_000, 3_000, 1_000, 3_000)]
 
 
 def test_time_goes_on_where_it_ended() -> None:
