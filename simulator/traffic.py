@@ -74,6 +74,7 @@ class Traffic:
             self._requests.hold(zip(arrivals_s, self._rng.random((len(arrivals_s), DEMANDS)), strict=True))
             self._listed = Arrivals(block, start_s)
             return None
+        self._rate_rps = -1.0  # while it was not busy nobody asked for its response time
         self._backlog.put(sorted(min(arrival_s, start_s) for arrival_s in self._requests.arrivals_s))
         self._requests = RequestQueue(self._longest_wait_s)
         self._listed = None
@@ -86,7 +87,7 @@ class Traffic:
             return False
         changed = rate_rps != self._rate_rps or conditions != self._conditions
         self._conditions, self._rate_rps = conditions, rate_rps
-        if changed:
+        if changed and self.busy:
             self.response = respond(conditions, rate_rps)
         return changed
 
