@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Self
 
 from parties.model import NS_PER_S
 from simulator.calibration.interference import ALONE, NEIGHBOURS, conditions_beside, two_digits
@@ -20,6 +21,9 @@ STEPS = 10
 STREAM_CORES = 6
 """What the neighbours that stream through memory run on, as in Table 4."""
 
+ABOUT = 1.05
+"""Two tails within this factor count as equally long."""
+
 ConditionsAt = Callable[[float], Conditions]
 """Conditions of the service at a request rate."""
 
@@ -35,7 +39,7 @@ class Bench:
         self.name, self.model = next(iter(machine.tenants.items()))
 
     @classmethod
-    def of(cls, service: str | ServiceModel) -> Bench:
+    def of(cls, service: str | ServiceModel) -> Self:
         """A service, by its name or its model, on the paper's node."""
         model = service_model(service) if isinstance(service, str) else service
         return cls(Machine(node_profile(DEFAULT_NODE), {model.name: model}))
@@ -69,8 +73,17 @@ class Bench:
     def held(self, load: float, allocation: Allocation, *, stream_bytes_per_s: float = 0.0) -> bool:
         """Whether the target is met with an allocation at a fraction of the largest load."""
         load_rps = load * self.model.max_load_rps
+        return self.met(self.with_allocation(load_rps, allocation, stream_bytes_per_s), load_rps)
+
+    def held_over_target(self, load: float, allocation: Allocation, *, stream_bytes_per_s: float = 0.0) -> float:
+        """The percentile over the target with an allocation at a fraction of the largest load."""
+        load_rps = load * self.model.max_load_rps
+        return self.over_target(self.with_allocation(load_rps, allocation, stream_bytes_per_s), load_rps)
+
+    def with_allocation(self, load_rps: float, allocation: Allocation, stream_bytes_per_s: float = 0.0) -> Conditions:
+        """Conditions with cores, ways and a frequency, beside others that stream through memory on cores of their own."""
         means = self.means(load_rps, allocation, others_cores=STREAM_CORES if stream_bytes_per_s else 0)
-        return self.met(self.conditions(load_rps, means, stream_bytes_per_s=stream_bytes_per_s), load_rps)
+        return self.conditions(load_rps, means, stream_bytes_per_s=stream_bytes_per_s)
 
     def beside(self, interference: str | None) -> ConditionsAt:
         """Conditions on 8 cores beside the neighbours of a row of Table 4; None is beside nobody."""
@@ -79,24 +92,27 @@ class Bench:
 
     def over_target(self, conditions: Conditions, load_rps: float) -> float:
         """The percentile over the target; infinite where nothing is answered."""
-        if conditions.killed:
-            return math.inf
-        response = respond(conditions, load_rps)
-        if response.capacity_rps <= 0.0:
-            return math.inf
-        return percentile_s(response, self.model.percentile) * NS_PER_S / self.model.target_ns
+        return self._tail(conditions, load_rps)[0]
 
     def excess(self, conditions: Conditions, load_rps: float) -> float:
         """How far over its target the service is, for a fit: the logarithm of percentile over target, and more in overload."""
-        over = self.over_target(conditions, load_rps)
+        over, use = self._tail(conditions, load_rps)
         if math.isinf(over):
             return over
-        overload = load_rps / respond(conditions, load_rps).capacity_rps - 1.0
-        return math.log(over) if overload < 0.0 else max(math.log(over), _OVERLOADED) + overload
+        return math.log(over) if use < 1.0 else max(math.log(over), _OVERLOADED) + use - 1.0
 
     def met(self, conditions: Conditions, load_rps: float) -> bool:
         """Whether the target is met: the percentile is within it, and there is no growing backlog."""
-        return self.over_target(conditions, load_rps) <= 1.0 and load_rps < respond(conditions, load_rps).capacity_rps
+        over, use = self._tail(conditions, load_rps)
+        return over <= 1.0 and use < 1.0
+
+    def _tail(self, conditions: Conditions, load_rps: float) -> tuple[float, float]:
+        """The percentile over the target, and the load over what can be answered."""
+        response = respond(conditions, load_rps)
+        if response.capacity_rps <= 0.0:
+            return math.inf, math.inf
+        over = percentile_s(response, self.model.percentile) * NS_PER_S / self.model.target_ns
+        return over, load_rps / response.capacity_rps
 
     def largest_rps(self, conditions_at: ConditionsAt) -> float:
         """The largest load that meets the target."""
@@ -126,11 +142,22 @@ class Bench:
         found = self._first(options, load, stream_bytes_per_s)
         return None if found is None else found.cores
 
-    def least_ways(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int | None:
+    def least_ways(self, load: float, cores: int) -> int | None:
         """The fewest ways that meet the target on so many cores with turbo; None if no number does."""
         options = (Allocation(cores, ways, None) for ways in range(1, self.machine.profile.cache_ways + 1))
-        found = self._first(options, load, stream_bytes_per_s)
+        found = self._first(options, load, 0.0)
         return None if found is None else found.ways
+
+    def wanted_ways(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int:
+        """The fewest ways with which the tail is about as short as with all: a service's demand for cache."""
+        ways = self.machine.profile.cache_ways
+        best = self.held_over_target(load, Allocation(cores, ways, None), stream_bytes_per_s=stream_bytes_per_s)
+        while ways > 1:
+            over = self.held_over_target(load, Allocation(cores, ways - 1, None), stream_bytes_per_s=stream_bytes_per_s)
+            if over > ABOUT * best:
+                break
+            ways -= 1
+        return ways
 
     def least_hz(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int | None:
         """The lowest frequency, turbo as the top step, that meets the target on so many cores with all ways; None if none does."""
