@@ -9,7 +9,8 @@ from parties.record import Timing
 from simulator.run import Simulation
 
 MHZ = 1_000_000
-HELD = ((Resource.CORES, "cores", MILLICORES_PER_CORE), (Resource.CACHE, "ways", 1), (Resource.FREQUENCY, "mhz", MHZ))
+POOLED = ((Resource.CORES, "cores", MILLICORES_PER_CORE), (Resource.CACHE, "ways", 1))
+HELD = (*POOLED, (Resource.FREQUENCY, "mhz", MHZ))
 
 
 class Timeline:
@@ -34,8 +35,9 @@ class Timeline:
             holder = self._simulation.policy.sharing.get(name, name)
             for resource, unit, per in HELD:
                 row[f"{unit} {name}"] = self._held(observation, resource, holder, per)
-        row[f"cores {BEST_EFFORT}"] = self._held(observation, Resource.CORES, BEST_EFFORT, MILLICORES_PER_CORE)
-        row[f"cores {IDLE}"] = self._held(observation, Resource.CORES, IDLE, MILLICORES_PER_CORE)
+        for holder in (BEST_EFFORT, IDLE):
+            for resource, unit, per in POOLED:
+                row[f"{unit} {holder}"] = self._held(observation, resource, holder, per)
         progress = observation.best_effort.progress
         row["best_effort_progress"] = None if progress is None else round(progress, 4)
         self.rows.append(row)

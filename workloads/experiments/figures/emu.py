@@ -192,7 +192,7 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
     left.set_xlabel("services")
     left.set_ylabel("EMU (%)")
     left.set_ylim(bottom=0)
-    left.legend(frameon=False, fontsize="small", loc="upper left")
+    left.legend(frameon=False, fontsize="small")
     gains = {size: found["parties_over_heracles_percent"] for size, found in summary["rays"].items()}
     shown = {int(size): gain for size, gain in gains.items() if gain is not None}
     right.bar(list(shown), list(shown.values()), width=0.5, color=MANAGER_COLOURS[PARTIES], alpha=0.6, label="here")
@@ -201,7 +201,7 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
     right.set_xticks(SIZES)
     right.set_xlabel("services")
     right.set_ylabel("EMU of PARTIES over Heracles (%)")
-    right.legend(frameon=False, fontsize="small", loc="upper left")
+    right.legend(frameon=False, fontsize="small")
     save(figure, path)
 
 

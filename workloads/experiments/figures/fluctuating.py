@@ -173,7 +173,7 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
         _loads(axes[0][column], times, found)
         _latencies(axes[1][column], times, found)
         _allocation(axes[2][column], times, found, "cores", (*SERVICES, BEST_EFFORT, IDLE))
-        _allocation(axes[3][column], times, found, "ways", SERVICES)
+        _allocation(axes[3][column], times, found, "ways", (*SERVICES, BEST_EFFORT, IDLE))
         axes[4][column].plot(times, [optional(row, "best_effort_progress") or 0.0 for row in found], color="dimgrey", linewidth=0.9)
         axes[4][column].set_ylim(0, 1)
         axes[-1][column].set_xlabel("time (s)")
@@ -203,19 +203,20 @@ def _latencies(axes: Axes, times: Sequence[float], rows: Sequence[Row]) -> None:
 
 
 def _allocation(axes: Axes, times: Sequence[float], rows: Sequence[Row], unit: str, holders: Sequence[str]) -> None:
-    """What each holder has, stacked; of a shared holder once."""
+    """What each holder has, stacked."""
     colours: Mapping[str, str] = {**SERVICE_COLOURS, BEST_EFFORT: "dimgrey", IDLE: "0.9"}
-    layers = {name: [optional(row, f"{unit} {name}") for row in rows] for name in holders if f"{unit} {name}" in rows[0]}
+    layers = {name: [optional(row, f"{unit} {name}") for row in rows] for name in holders}
     if all(value is None for layer in layers.values() for value in layer):
         axes.text(0.5, 0.5, "not partitioned", transform=axes.transAxes, ha="center", va="center", fontsize="small")
         axes.set_yticks([])
         return
-    drawn: dict[str, list[float]] = {}
-    for name, layer in layers.items():
-        whole = [value or 0.0 for value in layer]
-        if whole not in drawn.values() or not any(whole):  # services that live in one holder show the same amounts
-            drawn[name] = whole
-    labels = [title_of(name) for name in drawn]
+    drawn = {name: [value or 0.0 for value in layer] for name, layer in layers.items()}
+    pooled = drawn[BEST_EFFORT]
+    # Services that live in the best-effort holder have what it has; it is drawn once.
+    inside = [name for name in SERVICES if drawn[name] == pooled and any(pooled)]
+    for name in inside:
+        del drawn[name]
+    labels = ["Best effort and who is in it" if name == BEST_EFFORT and inside else title_of(name) for name in drawn]
     axes.stackplot(times, list(drawn.values()), labels=labels, colors=[colours[name] for name in drawn], step="post", alpha=0.8)
 
 
