@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from parties.config import ConfigError
+from parties.config_schema import keys_of
 from simulator.library import CONFIGS, UnknownProfileError, job_model, names, node_profile, service_model
 from simulator.machine import Machine
+from simulator.profile import JobModel, NodeProfile, ServiceModel
 
 NODE_FILE = CONFIGS / "nodes" / "e5-2699v4.toml"
 SERVICE_FILE = CONFIGS / "services" / "xapian.toml"
@@ -55,6 +57,13 @@ def test_the_papers_node() -> None:
     assert (node.turbo_hz[0], node.turbo_hz[-1], len(node.turbo_hz)) == (3_600_000_000, 2_800_000_000, 8)
     assert (node.memory_bandwidth_bytes_per_s, node.network_bits_per_s) == (50_000_000_000, 10_000_000_000)
     assert node.power_milliwatts == 145_000
+
+
+@pytest.mark.parametrize("profile", [NodeProfile, ServiceModel, JobModel])
+def test_every_key_is_documented(profile: type) -> None:
+    """docs/simulator.md names every key of every kind of file."""
+    text = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    assert [key.name for key in keys_of(profile) if f"`{key.name}`" not in text] == []
 
 
 def test_a_path_is_a_file_and_a_name_is_not(tmp_path: Path) -> None:
