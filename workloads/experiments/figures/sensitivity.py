@@ -178,9 +178,9 @@ EXPERIMENT = Experiment(
     figure="Figure 2",
     title="What each service needs of cores, ways and frequency",
     method=(
-        f"On the model's steady state, each service alone: every number of cores x ways (quick: seven numbers of ways) x every "
-        f"frequency, at {LOW} % load (a), {HIGH} % (b) and {LOW} % beside 8 threads that stream 34 GB/s on other cores (c). No search, "
-        "no samples."
+        "On the model's steady state, each service alone: every number of cores x ways (quick: seven numbers of ways) x every "
+        f"frequency, at {LOW} % load (a), {HIGH} % (b) and {LOW} % beside 8 threads that stream 34 GB/s on other cores (c). "
+        "No search, no samples."
     ),
     points=points,
     measure=measure,
