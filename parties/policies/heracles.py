@@ -299,7 +299,6 @@ class _CoresAndCache:
 
     def _take_back(self, desk: Desk, step: _Step) -> None:
         desk.from_group(step.pool, step.pool.step, Reason.BEST_EFFORT_GROWTH_UNDONE)
-        self._step = None
         self._grows_cache = step.pool.key.resource is Resource.CORES
 
     def _cut(self, desk: Desk, traffic: _Traffic) -> None:

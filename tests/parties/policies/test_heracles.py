@@ -295,6 +295,31 @@ def test_a_way_that_costs_the_service_its_target_is_taken_back() -> None:
     assert (scene.ways(), scene.cores()) == (2, 1)
     scene.run(4, 0.5)
     assert (scene.ways(), scene.cores()) == (2, 3)
+    scene.give(Resource.CORES, 13_000)  # no core is left, and still the cache does not grow
+    assert (Resource.CACHE, Reason.BEST_EFFORT_GROWN) not in scene.moved(scene.run(30, 0.5))
+
+
+def test_a_refused_taking_back_is_tried_again_while_the_violation_lasts() -> None:
+    """The core stays for two seconds more."""
+    scene = grown_to(4)
+    scene.fates[Resource.CORES] = MoveStatus.REFUSED
+    scene.run(2, -3.0)
+    assert scene.cores() == 4
+    scene.fates.clear()
+    scene.run(2, -3.0)
+    assert scene.cores() == 3
+
+
+def test_traffic_tells_of_a_way_once() -> None:
+    """A way that lowered traffic is not taken back when traffic rises later on, for whatever reason."""
+    scene = make("a")
+    scene.progress, scene.bandwidth = 0.2, 30 * GB
+    scene.step(0.5)
+    scene.bandwidth = 29 * GB
+    scene.run(2, 0.5)  # it fell, and the jobs gained nothing: cores are next, and there is no room for what one more would do
+    scene.bandwidth = 30 * GB
+    scene.run(4, 0.5)
+    assert scene.ways() == 4
 
 
 def test_only_one_step_is_taken_back() -> None:
