@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from statistics import fmean
 from typing import Self
 
 from parties.model import NS_PER_S
@@ -20,9 +21,6 @@ STEPS = 10
 
 STREAM_CORES = 6
 """What the neighbours that stream through memory run on, as in Table 4."""
-
-ABOUT = 1.05
-"""Two tails within this factor count as equally long."""
 
 ConditionsAt = Callable[[float], Conditions]
 """Conditions of the service at a request rate."""
@@ -148,16 +146,16 @@ class Bench:
         found = self._first(options, load, 0.0)
         return None if found is None else found.ways
 
-    def wanted_ways(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int:
-        """The fewest ways with which the tail is about as short as with all: a service's demand for cache."""
-        ways = self.machine.profile.cache_ways
-        best = self.held_over_target(load, Allocation(cores, ways, None), stream_bytes_per_s=stream_bytes_per_s)
-        while ways > 1:
-            over = self.held_over_target(load, Allocation(cores, ways - 1, None), stream_bytes_per_s=stream_bytes_per_s)
-            if over > ABOUT * best:
-                break
-            ways -= 1
-        return ways
+    def wanted_ways(self, load: float, *, stream_bytes_per_s: float = 0.0) -> float:
+        """The fewest ways that meet the target with turbo, in the mean over the numbers of cores on which any do; infinite if none."""
+        node = self.machine.profile
+        wanted = []
+        for cores in range(1, node.cores + 1):
+            options = (Allocation(cores, ways, None) for ways in range(1, node.cache_ways + 1))
+            found = self._first(options, load, stream_bytes_per_s)
+            if found is not None:
+                wanted.append(found.ways)
+        return fmean(wanted) if wanted else math.inf
 
     def least_hz(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int | None:
         """The lowest frequency, turbo as the top step, that meets the target on so many cores with all ways; None if none does."""
