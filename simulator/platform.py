@@ -324,13 +324,12 @@ class Division:
         self.shares = tuple(shares)
 
     def _share(self, names: tuple[str, ...], holder: Holder, partition: Partition, *, job: bool) -> Share:
-        hz = partition.amounts.get(self._pools[Resource.FREQUENCY].key, {}).get(holder)
         return Share(
             names,
             job,
             self._amount(Resource.CORES, holder, partition) // MILLICORES_PER_CORE,
             self._amount(Resource.CACHE, holder, partition),
-            hz or None,  # what is not set is the governor's
+            partition.amounts.get(self._pools[Resource.FREQUENCY].key, {}).get(holder),  # what is not set is the governor's
             self._amount(Resource.MEMORY, holder, partition),
             self._amount(Resource.DISK, holder, partition),
             self._amount(Resource.NETWORK, holder, partition),

@@ -120,6 +120,16 @@ def test_without_a_job_nobody_is_best_effort() -> None:
     assert observation.best_effort.progress is None
 
 
+def test_a_group_without_a_job_is_a_share_like_any_other() -> None:
+    """Services may live in the best-effort holder where there is no job."""
+    stage = Stage()
+    platform = stage.platform(job=False)
+    fair = fair_start(stage.node, stage.services[:1], best_effort=True)
+    platform.start(fair, best_effort_idle_class=True, sharing={"b": BEST_EFFORT})
+    tick(platform, 1)
+    assert [(share.tenants, share.best_effort) for share in stage.machine.asked[0][0]] == [(("a",), False), (("b",), False)]
+
+
 def test_an_unsound_first_partition_is_refused() -> None:
     """Conservation is checked before anything is placed."""
     stage = Stage()
@@ -282,6 +292,19 @@ def test_a_restarted_service_is_absent_for_a_time_and_then_returns() -> None:
     assert platform.restarts == {"a": 1, "b": 0}
     assert any("a" not in loads for _, loads in stage.machine.asked)
     assert all(conditions["a"].killed == (1000 * MS <= start < 6000 * MS) for conditions, start, _ in stage.clients.seen)
+
+
+def test_restarts_come_when_they_are_due_in_whatever_order_they_are_given() -> None:
+    """Two services, the later one named first."""
+    stage = Stage()
+    platform = started(stage, stage.platform(faults=Faults(restarts=(Restart("b", 8.0), Restart("a", 1.0)))))
+    down = {}
+    for number in range(1, 30):
+        tick(platform, number)
+        for name, seen in platform.observe(number).services.items():
+            if seen.latency.state is ServiceState.ABSENT:
+                down.setdefault(name, number)
+    assert down == {"a": 3, "b": 17}
 
 
 def test_who_does_not_fit_into_memory_is_ended_counted_and_comes_back_when_it_fits() -> None:
