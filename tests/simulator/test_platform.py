@@ -298,7 +298,7 @@ def test_restarts_come_when_they_are_due_in_whatever_order_they_are_given() -> N
     """Two services, the later one named first."""
     stage = Stage()
     platform = started(stage, stage.platform(faults=Faults(restarts=(Restart("b", 8.0), Restart("a", 1.0)))))
-    down = {}
+    down: dict[str, int] = {}
     for number in range(1, 30):
         tick(platform, number)
         for name, seen in platform.observe(number).services.items():
