@@ -147,7 +147,7 @@ class Bench:
         return None if found is None else found.ways
 
     def wanted_ways(self, load: float, *, stream_bytes_per_s: float = 0.0) -> float:
-        """The fewest ways that meet the target with turbo, in the mean over the numbers of cores on which any do; infinite if none."""
+        """The fewest ways that meet the target, in the mean over the numbers of cores on which any do; infinite if none."""
         node = self.machine.profile
         wanted = []
         for cores in range(1, node.cores + 1):

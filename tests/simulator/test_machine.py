@@ -216,6 +216,25 @@ def test_common_share_gives_the_idle_neighbours_part_away() -> None:
     assert busy.stations[0].service_s > 1.2 * idle.stations[0].service_s
 
 
+def test_common_disk_and_link_are_shared_by_demand() -> None:
+    """Two that want more than half get half each; beside an idle one everything is left."""
+    for name, station, rate in (("mongodb", 1, NODE.disk_bytes_per_s), ("nginx", 1, NODE.network_bits_per_s)):
+        model = ALL[name]
+        machine = Machine(NODE, {"one": model, "two": model})
+        for load, part in ((3.0, 2), (0.0, 1)):
+            outlook = machine.outlook([share("one", "two")], {"one": model.max_load_rps, "two": load * model.max_load_rps})
+            found = outlook.services["one"]
+            asked = found.disk_bytes if name == "mongodb" else found.network_bits
+            assert found.stations[station].service_s == pytest.approx(asked * part / rate)
+
+
+def test_common_cache_is_shared_by_accesses() -> None:
+    """A tenant that streams drives another's lines out of their common ways: more of its requests' data comes from memory."""
+    machine = Machine(NODE, {name: ALL[name] for name in ("sphinx", "moses")})
+    idle, busy = (machine.outlook([share("sphinx", "moses")], {"sphinx": 3.0, "moses": load}) for load in (0.0, 2500.0))
+    assert busy.services["sphinx"].memory_traffic_bytes > 1.1 * idle.services["sphinx"].memory_traffic_bytes
+
+
 def test_common_memory_kills_the_largest_process_first() -> None:
     """Where in-memory services do not fit together, the largest ends, the rest goes on."""
     machine = Machine(NODE, {name: ALL[name] for name in ("memcached", "moses")})
