@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from statistics import fmean
 from typing import Self
 
 from parties.model import NS_PER_S
@@ -140,22 +139,11 @@ class Bench:
         found = self._first(options, load, stream_bytes_per_s)
         return None if found is None else found.cores
 
-    def least_ways(self, load: float, cores: int) -> int | None:
+    def least_ways(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int | None:
         """The fewest ways that meet the target on so many cores with turbo; None if no number does."""
         options = (Allocation(cores, ways, None) for ways in range(1, self.machine.profile.cache_ways + 1))
-        found = self._first(options, load, 0.0)
+        found = self._first(options, load, stream_bytes_per_s)
         return None if found is None else found.ways
-
-    def wanted_ways(self, load: float, *, stream_bytes_per_s: float = 0.0) -> float:
-        """The fewest ways that meet the target, in the mean over the numbers of cores on which any do; infinite if none."""
-        node = self.machine.profile
-        wanted = []
-        for cores in range(1, node.cores + 1):
-            options = (Allocation(cores, ways, None) for ways in range(1, node.cache_ways + 1))
-            found = self._first(options, load, stream_bytes_per_s)
-            if found is not None:
-                wanted.append(found.ways)
-        return fmean(wanted) if wanted else math.inf
 
     def least_hz(self, load: float, cores: int, *, stream_bytes_per_s: float = 0.0) -> int | None:
         """The lowest frequency, turbo as the top step, that meets the target on so many cores with all ways; None if none does."""

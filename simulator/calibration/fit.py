@@ -23,7 +23,7 @@ from scipy.optimize import differential_evolution
 from parties.config_schema import keys_of
 from simulator.calibration import paper
 from simulator.calibration.bench import Bench
-from simulator.calibration.facts import STREAM_BYTES_PER_S
+from simulator.calibration.facts import FEW_CORES, MANY_CORES, STREAM_BYTES_PER_S
 from simulator.calibration.interference import two_digits
 from simulator.calibration.paper import Allocation
 from simulator.contention import disk_bytes, miss_ratio
@@ -214,11 +214,11 @@ class Loss:
     def _cache_demand(self) -> None:
         """Few ways are enough at low load, and not at high load or beside a memory stream, where many are."""
         low, high, stream = paper.LOW_LOAD, paper.HIGH_LOAD, STREAM_BYTES_PER_S
-        self._held("cache at low load", 20, self._excess(low, Allocation(4, 2, None)))
-        self._missed("cache at high load", 20, self._excess(high, Allocation(10, 3, None)))
-        self._held("cache at high load", 20, self._excess(high, Allocation(10, 15, None)))
-        self._missed("cache beside a stream", 20, self._excess(low, Allocation(4, 3, None), stream))
-        self._held("cache beside a stream", 20, self._excess(low, Allocation(4, 15, None), stream))
+        self._held("cache at low load", 20, self._excess(low, Allocation(FEW_CORES, 2, None)))
+        self._missed("cache at high load", 20, self._excess(high, Allocation(MANY_CORES, 3, None)))
+        self._held("cache at high load", 20, self._excess(high, Allocation(MANY_CORES, 15, None)))
+        self._missed("cache beside a stream", 20, self._excess(low, Allocation(FEW_CORES, 3, None), stream))
+        self._held("cache beside a stream", 20, self._excess(low, Allocation(FEW_CORES, 15, None), stream))
 
     def _mongodb(self) -> None:
         bench, node = self.bench, self.bench.machine.profile
