@@ -59,8 +59,7 @@ class Points:
             self._file.flush()
         except OSError as error:
             raise _unusable(Path(self._file.name), error) from error
-        # As read back, so that a run gives the same files whether it was interrupted or not.
-        self._finished[point.identity(), fingerprint] = json.loads(text)
+        self._finished[point.identity(), fingerprint] = line
 
 
 class Store:
