@@ -218,7 +218,7 @@ class Machine:
             stations += (_transfer(read_bytes, means.disk_bytes_per_s, model.disk_scv),)
         if model.network_bits:
             stations += (_transfer(model.network_bits, means.network_bits_per_s, 1.0),)
-        resident = process if model.in_memory else min(means.memory_bytes, max(process, page_set_bytes(model, load)))
+        resident = process if model.in_memory else means.memory_bytes  # the page cache fills whatever the data set is larger than
         fetched = model.memory_traffic_bytes * misses
         sent = float(model.network_bits)
         fixed_s += means.wake_delay_s
