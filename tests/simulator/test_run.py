@@ -261,12 +261,13 @@ def test_a_record_is_never_written_over(tmp_path: Path) -> None:
 def test_a_service_that_restarts_is_absent_and_its_absence_is_counted_as_violation() -> None:
     """A restart under way shows in the observations, in the count of restarts and in the violations."""
     listener = Observations()
-    result = simulate(scenario(policy="equal"), listeners=(listener,), faults=Faults(restarts=(Restart("xapian", 10.0),)))
-    absent = [seen.tick for seen, _ in listener.seen if seen.services["xapian"].latency.state is ServiceState.ABSENT]
+    mix = scenario({"memcached": 0.1, "nginx": 0.02}, policy="equal")
+    result = simulate(mix, listeners=(listener,), faults=Faults(restarts=(Restart("nginx", 10.0),)))
+    absent = [seen.tick for seen, _ in listener.seen if seen.services["nginx"].latency.state is ServiceState.ABSENT]
     assert absent == list(range(21, 31))
-    assert result.restarts == {"memcached": 0, "xapian": 1}
-    undisturbed = simulate(scenario(policy="equal")).services["xapian"].violated
-    disturbed = result.services["xapian"].violated
+    assert result.restarts == {"memcached": 0, "nginx": 1}
+    undisturbed = simulate(mix).services["nginx"].violated
+    disturbed = result.services["nginx"].violated
     assert disturbed[:20] == undisturbed[:20]
     assert sum(disturbed[20:30]) >= 8
-    assert sum(undisturbed[20:30]) <= 4
+    assert sum(undisturbed[20:30]) <= 2
