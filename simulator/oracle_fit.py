@@ -102,6 +102,11 @@ class _Plan(NamedTuple):
     most: tuple[int, ...]
 
 
+def _only(strain: Strain, rows: npt.NDArray[np.generic]) -> Strain:
+    """Some rows of a strain whose fields are arrays."""
+    return Strain(*(cast("float", cast("Floats", column)[rows]) for column in strain))
+
+
 class Fit:
     """One question: does anything meet every target with this slack, beside this job?"""
 
@@ -131,6 +136,8 @@ class Fit:
         # First as if power were no limit, which is a bound, and mostly so.
         count, highest = len(self._tenants), self._turbo([0.0] * len(self._tenants), job_draws=False)
         bound = _Plan((self._profile.top_hz,) * count, (highest,) * count, (1,) * count, (NEVER,) * count)
+        rows = self._promising(bound, ways, strain)
+        ways, strain = ways[rows], _only(strain, rows)
         found = self._with_plan(bound, ways, strain)
         if found is None or self._turbo([tenant.busy for tenant in self._tenants]) == highest:
             return found
@@ -169,10 +176,9 @@ class Fit:
     def _core_times_s(self, index: int, hertz: float, ways: Ints, strain: Strain) -> Floats:
         """A tenant's core time under each composition."""
         tenant, times = self._tenants[index], np.empty(len(ways))
-        pressure, use = (cast("Floats", column) for column in strain)
         for count in np.unique(ways[:, index]):
             rows = ways[:, index] == count
-            here = Strain(*(cast("float", column[rows]) for column in (pressure, use)))
+            here = _only(strain, rows)
             cache_bytes = count * self._profile.way_bytes
             times[rows] = self._machine.core_time_s(tenant.name, tenant.load_rps, cache_bytes, hertz, here)
         return times
@@ -232,17 +238,23 @@ class Fit:
 
     # Cores, network, memory and disk
 
-    def _with_plan(self, plan: _Plan, ways: Ints, strain: Strain) -> Allocation | None:
-        times = [self._core_times_s(index, plan.hertz[index], ways, strain) for index in range(len(self._tenants))]
+    def _promising(self, plan: _Plan, ways: Ints, strain: Strain) -> Ints:
+        """The compositions whose cores fit if nobody takes any network, memory or disk from another."""
         best = self._best_storage()
         rows = np.arange(len(ways))
         needed = np.zeros(len(ways), np.int64)
-        for index in range(len(self._tenants)):  # as if nobody else took any network, memory or disk
-            needed[rows] += self._least_cores(index, plan, times[index][rows], self._rates(best[index], self._most_network))
+        for index in range(len(self._tenants)):
+            times = self._core_times_s(index, plan.hertz[index], ways[rows], _only(strain, rows))
+            needed[rows] += self._least_cores(index, plan, times, self._rates(best[index], self._most_network))
             rows = rows[needed[rows] <= self._spare_cores - (len(self._tenants) - 1 - index)]
-            if not len(rows):
-                return None
-        times = [column[rows] for column in times]
+        return rows
+
+    def _with_plan(self, plan: _Plan, ways: Ints, strain: Strain) -> Allocation | None:
+        rows = self._promising(plan, ways, strain)
+        if not len(rows):
+            return None
+        times = [self._core_times_s(index, hertz, ways[rows], _only(strain, rows)) for index, hertz in enumerate(plan.hertz)]
+        best = self._best_storage()
         failed: list[Floats] = []
         for storage, slowness in self._storages(best, plan, times):
             if any((slowness >= other).all() for other in failed):
