@@ -284,7 +284,7 @@ class _ServiceSignal:
         first, last = interval.first, interval.last
         stretch: Stretch = interval
         if self._changed > first:
-            first = min(self._changed, last + 1)
+            first = self._changed  # none is left where the change came after everything
             stretch = Stretch(self._stretch(first, last))
         count = stretch.completed + (stretch.unsent if self._settings.stalled else 0)
         earliest = max(limit, self._changed)

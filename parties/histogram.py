@@ -204,19 +204,21 @@ class Tail:
                 heads.append((-buckets[last], last, len(columns)))
                 columns.append((buckets, counts))
         heapify(heads)
-        self._descending: list[int] = []  # a bucket that several histograms have stands here several times
-        self._at_least: list[int] = []  # how many values there are up to there
+        descending: list[int] = []  # a bucket that several histograms have stands here several times
+        at_least: list[int] = []  # how many values there are up to there
         taken = 0
         while taken < keep and heads:
             minus_bucket, position, number = heads[0]
             buckets, counts = columns[number]
             taken += counts[position]
-            self._descending.append(-minus_bucket)
-            self._at_least.append(taken)
+            descending.append(-minus_bucket)
+            at_least.append(taken)
             if position:
                 heapreplace(heads, (-buckets[position - 1], position - 1, number))
             else:
                 heappop(heads)
+        self._descending = descending
+        self._at_least = at_least
 
     def value(self, rank: int) -> int | None:
         """The value of that rank in ns, as its bucket's upper end; None beyond the last. Raises ValueError under what was kept."""
