@@ -133,6 +133,7 @@ def test_a_failed_point_is_told_and_the_others_are_run(
     assert "Traceback" in details.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_keeps_finished_points(tmp_path: Path, jobs: str) -> None:
     """Exit code 130, one message, no process left, and the same call goes on from there."""
