@@ -11,6 +11,8 @@ from simulator.calibration.bench import Bench
 from simulator.calibration.interference import two_digits
 from simulator.calibration.measure import CELLS_NEEDED, rows
 from simulator.calibration.row import Row
+from simulator.calibration.sampled import SampledBench
+from simulator.conditions import Conditions
 from simulator.library import service_model
 
 KINDS = {"max-load", "use", "cell", "tuple", "fact"}
@@ -66,7 +68,7 @@ def test_files_say_what_table_2_says(service: str) -> None:
 def test_a_worse_model_is_found_out() -> None:
     """A slower Moses misses its largest load, its allocations and cells: the measure can fail."""
     model = service_model("moses")
-    slow = Bench.of(dataclasses.replace(model, compute_ns=model.compute_ns * 2))
+    slow = Bench.of(dataclasses.replace(model, compute_ns=model.compute_ns * 3))
     assert slow.largest_rps(slow.whole) < 0.9 * paper.MAX_LOADS_RPS["moses"]
     assert not all(slow.held(paper.MOSES_LOAD, allocation) for allocation in paper.MOSES_FEASIBLE)
 
@@ -97,6 +99,18 @@ def test_the_fit_starts_from_and_keeps_to_plausible_values(service: str) -> None
     for key in dataclasses.fields(model):
         found, there = getattr(again, key.name), getattr(model, key.name)
         assert found == (pytest.approx(there, rel=0.01) if isinstance(there, int | float) else there), key.name
+
+
+@pytest.mark.parametrize("service", ["memcached", "moses", "mongodb"])
+def test_a_client_measures_what_the_model_says(service: str) -> None:
+    """By finitely many requests a service is under its target a little below its largest load, and over it a little above."""
+    bench = SampledBench.of(service)
+    largest_rps = bench.model.max_load_rps
+    for load, met in ((0.9, True), (1.1, False)):
+        load_rps = load * largest_rps
+        assert bench.met(bench.whole(load_rps), load_rps) is met
+    assert bench.met(bench.whole(0.0), 0.0) is True
+    assert bench.met(Conditions((), 0.0, killed=True), 1.0) is False
 
 
 def test_a_fit_finds_what_was_lost() -> None:
