@@ -170,6 +170,15 @@ def test_the_vote_puts_neighbours_together_until_each_part_is_supported() -> Non
     assert bench.view(0).latency_ns == shown(2 * MS)
 
 
+def test_the_vote_is_one_for_each_sub_interval_and_not_for_each_client() -> None:
+    """Three of five sub-intervals are slow for one of two clients: a majority of those, a minority of the windows."""
+    bench = Bench()
+    for number in range(5):
+        bench.feed(number, [2 * MS] * 200, client="a")
+        bench.feed(number, [40 * MS if number < 3 else 2 * MS] * 200, client="b")
+    assert bench.view(0).latency_ns == shown(40 * MS)
+
+
 def test_the_cautious_value_is_never_under_the_value() -> None:
     """Also where the vote and the bounds look at different things."""
     bench = Bench()
