@@ -25,7 +25,7 @@ AHEAD = 2  # points handed out for each process: one to work on, one to go on wi
 
 
 class Measured(NamedTuple):
-    """A point, its rows, and what they took in seconds of one process."""
+    """A point, its rows, and the CPU time that they took."""
 
     point: Point
     rows: Sequence[Row]
@@ -101,9 +101,9 @@ def pool(jobs: int) -> Iterator[Pool]:
 
 def _measure(measure: object, point: Point) -> Measured:
     assert callable(measure)  # noqa: S101 - an Experiment's
-    began_s = time.monotonic()
+    began_s = time.process_time()
     rows = measure(point)
-    return Measured(point, rows, time.monotonic() - began_s)
+    return Measured(point, rows, time.process_time() - began_s)
 
 
 def _prepare(heard: Connection) -> None:

@@ -87,6 +87,9 @@ def run(experiments: Sequence[Experiment], store: Store, view: View, call: Call)
                     failures[task.experiment.name] = error
                     continue
                 summaries[task.experiment.name] = _finish(task, points, store, call)
+                view.say(
+                    f"{task.experiment.name}: done; its points took {points.cost_s(task.points, task.fingerprint):.0f} s of CPU time"
+                )
     return Outcome(summaries, failures)
 
 

@@ -46,7 +46,7 @@ class Points:
         return None if found is None else found["rows"]
 
     def cost_s(self, points: Sequence[Point], fingerprint: str) -> float:
-        """What measuring these points took, in seconds of one process."""
+        """The CPU time that measuring these points took."""
         lines = (self._finished.get((point.identity(), fingerprint)) for point in points)
         return sum(float(line["cost_s"]) for line in lines if line is not None)
 

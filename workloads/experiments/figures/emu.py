@@ -24,7 +24,7 @@ from workloads.experiments.trials import REPEATS, SMALLEST_WEIGHT, STEPS, mixes
 SIZES = (2, 3, 4, 5, 6)
 MANAGERS = (PARTIES, HERACLES, ORACLE)
 TABLED = (2, 3)  # sizes whose whole grid is measured
-RAYS, QUICK_RAYS = 60, 16  # for each size
+RAYS, QUICK_RAYS = 100, 16  # for each size
 QUICK_STEPS = (20, 40, 60, 80, 100)
 
 PAPER_OVER_HERACLES = {2: 13, 6: 61}  # percent, mean
