@@ -114,6 +114,8 @@ class Machine:
             check_profile(job)
         check_room(profile, len(tenants), best_effort=job is not None)
         self.profile = profile
+        self._top_hz = profile.top_hz
+        self._way_bytes = profile.way_bytes
         self.tenants = dict(tenants)
         self.job = job
         self._least_s = {name: core_time_s(model, 0.0, profile.top_hz, Strain()) for name, model in tenants.items()}
@@ -136,7 +138,7 @@ class Machine:
         strain = self.strain(served + streamed)
         services: dict[str, Conditions] = {}
         for division in divisions:
-            hertz = _granted(division.share.frequency_hz, self.profile, turbo)
+            hertz = self._granted(division.share, turbo)
             if len(division.asking) < len(division.share.tenants):
                 services.update(dict.fromkeys(division.share.tenants, _KILLED))
             for asking in division.asking:
@@ -243,7 +245,7 @@ class Machine:
         """A tenant with the whole cache of its share."""
         model = self.tenants[name]
         load = min(load_rps / model.max_load_rps, LARGEST_LOAD)
-        cache_bytes = share.ways * self.profile.way_bytes
+        cache_bytes = share.ways * self._way_bytes
         cores = load_rps * self._busy_s[name]
         misses = miss_ratio(model, cache_bytes, load)
         return _Asking(name, model, load_rps, load, cores, cache_bytes, misses, process_bytes(model, load))
@@ -264,9 +266,14 @@ class Machine:
         left = share.cores - job_cores
         busy = min(left, asked)
         hertz = share.frequency_hz
-        fixed = None if hertz is None or hertz >= self.profile.top_hz else hertz
+        fixed = None if hertz is None or hertz >= self._top_hz else hertz
         weight = self.job.core_power if self.job is not None else 1.0
         return Group(asked + job_cores, busy + weight * job_cores, fixed)
+
+    def _granted(self, share: Share, turbo: float) -> float:
+        """What a share's cores run at: its level, or turbo for the top step and under the ``ondemand`` governor."""
+        hertz = share.frequency_hz
+        return turbo if hertz is None or hertz >= self._top_hz else float(hertz)
 
     def _means(self, division: _Division, asking: _Asking, hertz: float) -> Means:
         share = division.share
@@ -300,7 +307,7 @@ class Machine:
         cores = sum(division.job_cores for division in divisions)
         if cores <= 0.0:
             return Usage(0, 0, 0, 0, 0, progress=0.0)
-        hertz = sum(d.job_cores * _granted(d.share.frequency_hz, self.profile, turbo) for d in divisions) / cores
+        hertz = sum(d.job_cores * self._granted(d.share, turbo) for d in divisions) / cores
         bandwidth = float(self.profile.memory_bandwidth_bytes_per_s)
         moved = min(streamed, max(bandwidth - served, bandwidth * streamed / (served + streamed)) if streamed else 0.0)
         whole = min(self.job_stream_bytes_per_s(self.profile.cores), bandwidth)
@@ -344,8 +351,3 @@ def _memory_bytes(asking: _Asking) -> float:
 def _transfer(amount: float, rate: float, scv: float) -> Station:
     """A disk or a link as a station; without any rate it has no server."""
     return Station(1.0, amount / rate, scv) if rate > 0.0 else Station(0.0, amount, scv)
-
-
-def _granted(frequency_hz: int | None, profile: NodeProfile, turbo: float) -> float:
-    """What a share's cores run at: its level, or turbo for the top step and under the ``ondemand`` governor."""
-    return turbo if frequency_hz is None or frequency_hz >= profile.top_hz else float(frequency_hz)

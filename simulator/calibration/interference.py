@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from parties.model import NS_PER_S
 from simulator.calibration.paper import INTERFERENCE_CORES
 from simulator.conditions import Conditions
-from simulator.contention import LEAST_OCCUPANCY, limited_turbo_hz, occupancy, turbo_hz
+from simulator.contention import limited_turbo_hz, occupancy, turbo_hz
 from simulator.machine import Machine, Means, Strain
 
 
@@ -68,8 +68,7 @@ def conditions_beside(machine: Machine, tenant: str, load_rps: float, neighbours
     bin_hz = turbo_hz(node, busy + neighbours.cores)
     turbo = limited_turbo_hz(node, bin_hz, busy + neighbours.cores * neighbours.core_power, node.base_milliwatts)
     accesses = load_rps * model.memory_traffic_bytes
-    part = occupancy(accesses, accesses + neighbours.cache_bytes_per_s) if neighbours.cache_bytes_per_s else 1.0
-    cache_bytes = node.cache_size_bytes * max(part, LEAST_OCCUPANCY)
+    cache_bytes = node.cache_size_bytes * occupancy(accesses, accesses + neighbours.cache_bytes_per_s)
     traffic = machine.traffic_bytes_per_s(tenant, load_rps, cache_bytes, INTERFERENCE_CORES)
     pressure = machine.strain(traffic + neighbours.memory_bytes_per_s).memory_pressure
     cache_use = machine.strain(traffic + max(neighbours.cache_bytes_per_s, neighbours.memory_bytes_per_s)).cache_use
