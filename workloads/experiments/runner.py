@@ -74,7 +74,20 @@ def run(experiments: Sequence[Experiment], store: Store, view: View, call: Call)
         for task in tasks:
             with store.points(task.experiment.stored_as) as points:
                 if points.broken:
-                    took_s = points.cost_s(task.points, task.fingerprint)
+                    view.say(
+                        f"{task.experiment.name}: {points.broken} broken line(s) passed over; what they held is measured again"
+                    )
+                left = [point for point in task.points if points.rows(point, task.fingerprint) is None]
+                view.experiment(task.experiment, len(task.points), len(task.points) - len(left))
+                try:
+                    for measured in processes.measure(task.experiment, left):
+                        _keep(points, task, measured)
+                        view.done(measured.point)
+                except PointError as error:
+                    failures[task.experiment.name] = error
+                    continue
+                summaries[task.experiment.name] = _finish(task, points, store, call)
+                took_s = points.cost_s(task.points, task.fingerprint)
                 view.say(f"{task.experiment.name}: done; its points took {took_s:.0f} s of CPU time")
     return Outcome(summaries, failures)
 
