@@ -140,9 +140,9 @@ EXPERIMENT = Experiment(
     figure="Figure 5",
     title="Two services under PARTIES",
     method=(
-        "All 21 pairs, a service with itself included; for each load of the first (10..100 % in steps of 10 %; quick: 20, 40, "
-        ".. 100 %) the largest load of the second is searched by bisection and one look beyond. A combination is served if "
-        "most of 3 runs (quick: of 1) of 30 + 60 s meet every target. No best-effort job."
+        "All 21 pairs, a service with itself included; for each load of the first (10..100 % in steps of 10 %; quick: 20, 40, .. "
+        "100 %) the largest load of the second is searched by bisection and one look beyond. A combination is served if most of 3 "
+        "runs (quick: of 1) serve it: every target met within 60 s, then every p99 of a measured minute. No best-effort job."
     ),
     points=points,
     measure=measure,
