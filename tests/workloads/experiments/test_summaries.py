@@ -143,6 +143,8 @@ def test_emu_is_compared_where_both_serve() -> None:
     assert first["parties_over_oracle_percent"] == -13
     assert summary["rays"][6]["parties_over_heracles_percent"] == 100
     assert summary["rays"][3]["samples"] == 0
+    assert summary["rays_without_sphinx"][2] == first  # neither service of two is Sphinx; all six contain it
+    assert set(summary["rays_without_sphinx"]) == {2, 3, 4, 5}
     table = summary["mixes"][2]
     assert table["parties_over_heracles_percent"] == 25
     assert table["mix_emu_percent"] == {"parties": 100, "heracles": 80, "oracle": 100}

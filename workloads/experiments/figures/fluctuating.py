@@ -216,7 +216,11 @@ def _allocation(axes: Axes, times: Sequence[float], rows: Sequence[Row], unit: s
     inside = [name for name in SERVICES if drawn[name] == pooled and any(pooled)]
     for name in inside:
         del drawn[name]
-    labels = ["Best effort and who is in it" if name == BEST_EFFORT and inside else title_of(name) for name in drawn]
+    if inside:
+        axes.text(
+            0.98, 0.05, f"best effort: with {', '.join(map(title_of, inside))}", transform=axes.transAxes, ha="right", fontsize=7
+        )
+    labels = [title_of(name) for name in drawn]
     axes.stackplot(times, list(drawn.values()), labels=labels, colors=[colours[name] for name in drawn], step="post", alpha=0.8)
 
 
