@@ -27,9 +27,9 @@ class Flow(NamedTuple):
     oldest_s: float
 
     @property
-    def waits(self) -> tuple[float, float, float]:
-        """The fraction that waited, never nothing, and the first and the last wait in s."""
-        return max(self.waited, _LEAST_PART), self.first_s, self.last_s
+    def figures(self) -> tuple[float, float, float, float]:
+        """How many were completed, the fraction of them that waited, never nothing, and the first and the last wait in s."""
+        return self.completed, max(self.waited, _LEAST_PART), self.first_s, self.last_s
 
 
 class Backlog:

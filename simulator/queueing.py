@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.conditions import Conditions, Response, Station
-from simulator.response_table import GRID_PER_DECADE, GRID_SIZE, TABLES
+from simulator.response_table import GRID_PER_DECADE, GRID_SIZE, Blend
 
 WAIT_HORIZON_S: Final = 10.0
 """How long random deviations may have added up. Near saturation a station takes far longer than a run to reach its steady state (at
@@ -24,7 +25,7 @@ window over which the signal looks back (``parties.settings.SignalSettings``).""
 NEARLY_FULL: Final = 1.0 - 1e-6  # the utilisation at which a station counts as busy all the time
 _LIGHT: Final = 0.55  # times - ln(utilisation): how much the decay rate can exceed that of heavy traffic, and a little more
 _CONSTANT: Final = 1e-9  # a squared coefficient of variation that is none
-_DECAY_ERROR: Final = 1e-6
+_LAST_STEP: Final = 1e-3  # of the decay rate; Newton's error after such a step is some of its square: measured, under 1e-6
 _DECAY_ROUNDS: Final = 40
 
 GRID: Final[npt.NDArray[np.float64]] = 1.0 - 10.0 ** (-np.arange(GRID_SIZE) / GRID_PER_DECADE)
@@ -73,22 +74,10 @@ def percentile_s(response: Response, percentile: float) -> float:
 
 def quantiles(responses: Sequence[Response]) -> npt.NDArray[np.float64]:
     """The response times in s at the probabilities of ``GRID``, a row for each response."""
-    corners = [TABLES.corners(response) for response in responses]
-    weights = np.array([shares for _, shares in corners])
-    rows = TABLES.rows[np.array([found for found, _ in corners])]
-    times: npt.NDArray[np.float64] = (weights[:, None, :] @ rows)[:, 0, :]
-    times += np.array([[response.fixed_s] for response in responses])
+    blend = Blend(len(responses))
     for number, response in enumerate(responses):
-        if response.service_s <= 0 and response.wait_probability > 0:  # no service time to be a unit of the tables
-            times[number] += wait_quantiles(response.wait_probability, response.wait_s)
-    return times
-
-
-def wait_quantiles(wait_probability: float, wait_s: float) -> npt.NDArray[np.float64]:
-    """The wait alone at the probabilities of ``GRID``."""
-    decades = np.arange(GRID_SIZE) / GRID_PER_DECADE
-    waits: npt.NDArray[np.float64] = wait_s * np.maximum(0.0, math.log(wait_probability) + math.log(10) * decades)
-    return waits
+        blend.put(number, response)
+    return blend.times_s()
 
 
 def wait_probability(servers: float, utilisation: float) -> float:
@@ -109,6 +98,7 @@ def wait_probability(servers: float, utilisation: float) -> float:
     return 1 / (utilisation + inverse_b * (1 - utilisation))
 
 
+@lru_cache(maxsize=4096)  # a move changes the conditions of all, but of most only the first station
 def _wait(station: Station, rate_rps: float) -> tuple[float, float]:
     """The probability and the mean in s of an exponential wait with the station's mean wait and decay rate."""
     servers, service_s, service_scv, arrival_scv = station
@@ -144,21 +134,17 @@ def _decay(utilisation: float, arrival_scv: float, service_scv: float) -> float:
     if service_scv < arrival_scv:
         decay *= 1 - _LIGHT * math.log(utilisation)
     for _ in range(_DECAY_ROUNDS):  # Newton on a concave function from the right of its root: it comes down to it
-        value, slope = _decay_step(decay, utilisation, arrival_scv, service_scv)
-        step = (value - decay) / (slope - 1)
+        # The function whose fixed point the decay is, and its slope.
+        if arrival_scv > _CONSTANT:
+            growth = decay * arrival_scv / utilisation
+            logarithm, slope = math.log1p(growth) / arrival_scv, 1 / (utilisation * (1 + growth))
+        else:
+            logarithm, slope = decay / utilisation, 1 / utilisation
+        if service_scv > _CONSTANT:
+            less = math.expm1(-service_scv * logarithm)
+            logarithm, slope = -less / service_scv, (1 + less) * slope
+        step = (logarithm - decay) / (slope - 1)
         decay -= step
-        if step <= _DECAY_ERROR * decay:
+        if step <= _LAST_STEP * decay:
             break
     return decay
-
-
-def _decay_step(decay: float, utilisation: float, arrival_scv: float, service_scv: float) -> tuple[float, float]:
-    """The function whose fixed point the decay rate is, and its slope."""
-    growth = decay / utilisation
-    if arrival_scv > _CONSTANT:
-        logarithm, slope = math.log1p(growth * arrival_scv) / arrival_scv, 1 / (utilisation * (1 + growth * arrival_scv))
-    else:
-        logarithm, slope = growth, 1 / utilisation
-    if service_scv <= _CONSTANT:
-        return logarithm, slope
-    return -math.expm1(-service_scv * logarithm) / service_scv, math.exp(-service_scv * logarithm) * slope

@@ -30,6 +30,9 @@ _PROBABILITIES: Final = (0.0, *_SMALL, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 
 _LEAST_WAIT: Final = 0.02
 _WAIT_STEP: Final = 1.35
 _WAITS: Final = (0.0, *(_LEAST_WAIT * _WAIT_STEP**step for step in range(33)))  # to 300 service times; linear from there
+_PER_WAIT: Final = len(_PROBABILITIES)  # rows
+_ONES: Final = 0  # the row of a constant service without wait, and so of what is fixed
+CORNERS: Final = 1 + 2**3
 _TINY: Final = 1e-300
 
 
@@ -37,33 +40,34 @@ class Tables:
     """The tables that were asked for so far, as rows of quantiles. A pure cache: what it answers does not depend on its past."""
 
     def __init__(self) -> None:
-        self.rows: Floats = np.empty((0, GRID_SIZE))
-        self._first: dict[int, int] = {}  # node of _CV -> its first row
+        self.rows: Floats = _constant_table()  # row ``_ONES`` is 1 everywhere
+        self._first: dict[int, int] = {0: 0}  # node of _CV -> its first row
 
-    def corners(self, response: Response) -> tuple[list[int], list[float]]:
-        """Eight rows, and the weights in s that make the response time less ``fixed_s`` of them."""
-        service_s = response.service_s
-        if service_s <= 0:
-            return [self._row(0)] * 8, [0.0] * 8
-        cv = min(math.sqrt(response.service_scv), _CV[-1])
-        node = min(bisect_right(_CV, cv) - 1, len(_CV) - 2)
-        upper = (cv - _CV[node]) / (_CV[node + 1] - _CV[node])
-        wait, wait_part = _wait_cell(response.wait_s / service_s)
-        probability, probability_part = _probability_cell(response.wait_probability)
-        rows, weights = [], []
-        for table, share in ((node, 1 - upper), (node + 1, upper)):
-            # A neighbour without weight need not be there.
-            first = self._row(table if share > 0 else node if upper <= 0 else node + 1)
-            first += wait * len(_PROBABILITIES) + probability
-            rows += [first, first + 1, first + len(_PROBABILITIES), first + len(_PROBABILITIES) + 1]
-            low, high = share * service_s * (1 - wait_part), share * service_s * wait_part
-            weights += [
-                low * (1 - probability_part),
-                low * probability_part,
-                high * (1 - probability_part),
-                high * probability_part,
-            ]
-        return rows, weights
+    def corners(self, response: Response) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """``CORNERS`` rows, and the weights in s that make the response time of them."""
+        fixed_s, wait_probability, wait_s, service_s, service_scv, _ = response
+        probability, along = _probability_cell(wait_probability)
+        if service_s <= 0:  # no unit of the tables: what the longest wait adds to a constant service, as much as is wanted of it
+            part = wait_s / _WAITS[-1]
+            row = (len(_WAITS) - 1) * _PER_WAIT + probability
+            return (_ONES, row, row + 1, *[_ONES] * 6), (fixed_s - part, part * (1 - along), part * along, *[0.0] * 6)
+        cv = math.sqrt(service_scv)
+        node = min(bisect_right(_CV, cv), len(_CV) - 1) - 1
+        upper = min((cv - _CV[node]) / (_CV[node + 1] - _CV[node]), 1.0)
+        wait, up = _wait_cell(wait_s / service_s)
+        at = wait * _PER_WAIT + probability
+        # A neighbour without weight need not be there.
+        one = at + (self._row(node) if upper < 1 else self._row(node + 1))
+        other = at + self._row(node + 1) if upper > 0 else one
+        low, high = (1 - upper) * service_s, upper * service_s
+        low_up, high_up = low * up, high * up
+        low -= low_up
+        high -= high_up
+        rest = 1 - along
+        return (
+            (_ONES, one, one + 1, one + _PER_WAIT, one + _PER_WAIT + 1, other, other + 1, other + _PER_WAIT, other + _PER_WAIT + 1),
+            (fixed_s, low * rest, low * along, low_up * rest, low_up * along, high * rest, high * along, high_up * rest, high_up * along),
+        )
 
     def _row(self, node: int) -> int:
         first = self._first.get(node)
@@ -73,14 +77,30 @@ class Tables:
         return first
 
 
-TABLES: Final = Tables()
+class Blend:
+    """The quantiles of so many responses, each of which can be replaced. Few calls of numpy, as each costs more than its work."""
+
+    def __init__(self, number: int) -> None:
+        self._corners = np.zeros((number, CORNERS), dtype=np.intp)
+        self._weights = np.zeros((number, 1, CORNERS))
+        self._rows = np.empty((number, CORNERS, GRID_SIZE))
+
+    def put(self, number: int, response: Response) -> None:
+        """Replace one."""
+        self._corners[number], self._weights[number, 0] = TABLES.corners(response)
+
+    def times_s(self) -> Floats:
+        """The response times in s, a row for each response."""
+        TABLES.rows.take(self._corners, axis=0, out=self._rows, mode="clip")  # the other modes copy once more
+        times: Floats = np.matmul(self._weights, self._rows)[:, 0]
+        return times
 
 
 def _wait_cell(wait: float) -> tuple[int, float]:
     """The node at or below a wait in service times, and the part of the way to the next."""
     if wait <= _LEAST_WAIT:
         return 0, wait / _LEAST_WAIT
-    node = min(bisect_right(_WAITS, wait) - 1, len(_WAITS) - 2)
+    node = min(bisect_right(_WAITS, wait), len(_WAITS) - 1) - 1
     return node, (wait - _WAITS[node]) / (_WAITS[node + 1] - _WAITS[node])
 
 
@@ -89,15 +109,13 @@ def _probability_cell(probability: float) -> tuple[int, float]:
     least = _PROBABILITIES[1]
     if probability <= least:
         return 0, max(0.0, probability) / least
-    node = min(bisect_right(_PROBABILITIES, probability) - 1, len(_PROBABILITIES) - 2)
+    node = min(bisect_right(_PROBABILITIES, probability), len(_PROBABILITIES) - 1) - 1
     low, high = _PROBABILITIES[node], _PROBABILITIES[node + 1]
     return node, math.log(probability / low) / math.log(high / low)
 
 
 def _table(cv: float) -> Floats:
     """The quantiles of a service of mean 1 with every wait and every probability, one row for each."""
-    if cv == 0:
-        return _constant_table()
     times = grid_of_times()
     above = gamma_tail(1 / (cv * cv), times)  # of the service alone
     added = _added(times, above)
@@ -182,3 +200,6 @@ def _continued_fraction(shape: float, values: Floats) -> Floats:
         change = ahead * inverse
         result = result * change
     return result
+
+
+TABLES: Final = Tables()

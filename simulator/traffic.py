@@ -29,7 +29,7 @@ from simulator.backlog import Backlog, Flow
 from simulator.conditions import Conditions, Response
 from simulator.crowd import Crowd
 from simulator.profile import ServiceModel
-from simulator.queueing import quantiles, respond
+from simulator.queueing import respond
 from simulator.requests import Arrivals, RequestQueue
 
 CLIENT: Final = "simulated"
@@ -207,35 +207,28 @@ class TrafficSet:
             for slot, traffic in enumerate(self._busy):
                 traffic.slot = slot
             self._crowd = Crowd([found for _, found in sampled], [traffic.percentile for traffic in self._busy], self._rng)
-            self._change(self._busy)
+            for traffic in self._busy:
+                self._crowd.change(traffic.slot, traffic.response)
         return number
 
     def _interval(self, tick: int, conditions: Mapping[str, Conditions]) -> list[Window]:
         number = self._enter()
         self._tick = tick + 1
-        changed = [traffic for traffic in self._traffic if traffic.meet(conditions[traffic.name], traffic.rates_rps[number])]
-        if changed:
-            self._change([traffic for traffic in changed if traffic.busy])
+        for traffic in self._traffic:
+            if traffic.meet(conditions[traffic.name], traffic.rates_rps[number]) and traffic.busy:
+                self._crowd.change(traffic.slot, traffic.response)
+        flows = {traffic.slot: traffic.flows(tick, number) for traffic in self._busy if traffic.overloaded}
+        histograms = self._crowd.queued(number, flows) if flows else self._crowd.steady(number) if self._busy else []
         windows: list[Window] = []
-        flows: dict[int, list[Flow]] = {}
         for traffic in self._traffic:
             if not traffic.busy:
                 windows += traffic.listed(tick, number)
-            elif traffic.overloaded:
-                flows[traffic.slot] = traffic.flows(tick, number)
+            elif traffic.slot in flows:
+                windows += traffic.queued(tick, flows[traffic.slot], histograms[traffic.slot])
             else:
-                windows += traffic.steady(tick, number, self._crowd.steady(number, traffic.slot))
-        if flows:
-            histograms = self._crowd.queued(number, flows)
-            for slot, some in flows.items():
-                windows += self._busy[slot].queued(tick, some, histograms[slot])
+                windows += traffic.steady(tick, number, histograms[traffic.slot])
         windows.sort(key=_by_end)
         return windows
-
-    def _change(self, busy: list[Traffic]) -> None:
-        if busy:
-            times_ns = quantiles([traffic.response for traffic in busy]) * NS_PER_S
-            self._crowd.change([traffic.slot for traffic in busy], times_ns)
 
 
 def _histogram(latencies_s: list[float]) -> Histogram:
