@@ -32,9 +32,12 @@ def as_text(value: object) -> str:
 
 
 def _comparison(lines: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column, justify in (("", "left"), ("paper", "right"), ("ours", "right"), ("", "left"), ("why it differs", "left")):
-        table.add_column(column, justify="right" if justify == "right" else "left", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), expand=True)
+    table.add_column("", ratio=4)
+    table.add_column("paper", justify="right", ratio=2)
+    table.add_column("ours", justify="right", ratio=2)
+    table.add_column("", no_wrap=True)
+    table.add_column("why it differs", ratio=5)
     for line in lines:
         mark = Text("holds", style="green") if line["holds"] else Text("differs", style="red")
         unit = f" {line['unit']}" if line["unit"] else ""
