@@ -18,6 +18,9 @@ from parties.histogram import samples_needed
 from parties.model import NS_PER_S, LatencyView, QosTarget, ServiceState
 from parties.settings import SignalSettings
 
+SILENT_GAPS = 7
+"""A silence of as many mean gaps between requests has a reason: by chance, one in a thousand is so long."""
+
 _NOTHING = Bin()
 _UNTOUCHED = 1 << 62  # later than any bin
 _NEVER = -1  # before any window's end
@@ -221,7 +224,7 @@ class _ServiceSignal:
     def _judged(self, interval: _Interval, now_ns: int) -> _Judgement:
         """State, latency and bounds."""
         if not (interval.scheduled or interval.completed or interval.failed or interval.unsent or interval.outstanding):
-            return _Judgement(_IDLE)
+            return _Judgement(_IDLE if self._idle(interval, now_ns) else _FEW_SAMPLES)
         if self._stalled(interval):
             waiting = interval.unsent + interval.outstanding
             worst_ns = beyond(self._target, interval.oldest_ns, interval.unsent / waiting)
@@ -229,6 +232,17 @@ class _ServiceSignal:
         limit = self._number(now_ns - self._settings.longest_window_ns) + 1
         judgement = self._percentile(interval, limit)
         return judgement._replace(state=_FAILING) if self._failing(interval, limit) else judgement
+
+    def _idle(self, interval: _Interval, now_ns: int) -> bool:
+        """Whether a silence is long for what was asked before it: between rare requests there are silent intervals."""
+        if not self._settings.window:
+            return True
+        earliest = self._number(now_ns - self._settings.longest_window_ns) + 1
+        number = interval.first - 1
+        while number >= earliest and not self._bins.get(number, _NOTHING).scheduled:
+            number -= 1
+        asked = sum(self._bins.get(before, _NOTHING).scheduled for before in range(earliest, number + 1))
+        return asked * (interval.last - number) >= SILENT_GAPS * (number - earliest + 1)
 
     def _length(self, stretch: Stretch) -> int:
         return len(stretch.bins) * self._bin_ns
@@ -267,7 +281,7 @@ class _ServiceSignal:
         low_ns, high_ns = sample.bounds_ns()
         window_ns = self._length(stretch)
         latency_ns = sample.latency_ns()
-        if latency_ns is None or (settings.window and not sample.supported and not sample.violates()):
+        if latency_ns is None or (settings.window and not sample.supported and not (settings.bounds and sample.violates())):
             return _Judgement(_FEW_SAMPLES, None, None, low_ns, high_ns, sample.count, window_ns)
         if settings.vote and not stretch.grown:
             voted_ns = vote(stretch, self._target, settings.sub_intervals, unsent=settings.stalled)

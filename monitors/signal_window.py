@@ -14,6 +14,9 @@ from monitors.histogram_message import Window
 from parties.histogram import Histogram, Tail, median_percentile, ranks, samples_needed
 from parties.model import QosTarget
 
+LIKELY = 0.5
+"""Two-sided confidence at which too few samples are acted on if they tell of a violation: one in four is a false alarm at most."""
+
 
 @dataclass(slots=True)
 class Bin:
@@ -139,9 +142,9 @@ class Sample:
         return (None if low is None else self.at(low)), (None if high is None else self._tail.value(high))
 
     def violates(self) -> bool:
-        """Whether even the lower bound is over the target, and at least two samples are: a violation that few samples prove."""
-        low = self._ranks.low
-        return low is not None and low < self.count and self.at(low) > self._target.latency_ns
+        """Whether more samples are over the target than come of a met one in one of four such windows: for too few samples."""
+        low = ranks(self._target.percentile, self.count, LIKELY).low
+        return low is not None and self.at(low) > self._target.latency_ns
 
 
 def beyond(target: QosTarget, known_ns: int, share: float) -> int:

@@ -79,6 +79,34 @@ def test_zero_windows_are_idle() -> None:
     assert bench.view(1).state is ServiceState.FEW_SAMPLES
 
 
+def test_a_silence_between_rare_requests_is_not_idle() -> None:
+    """Two requests a second leave silent intervals: nothing is known of them. Seven mean gaps of silence are idle."""
+    bench = Bench()
+    for number in range(20):
+        bench.feed(5 * number, [MS])
+        assert bench.view(number).state is ServiceState.FEW_SAMPLES
+    for number in range(20, 26):
+        bench.interval(number)
+        assert bench.view(number).state is ServiceState.FEW_SAMPLES
+    for number in range(26, 34):
+        bench.interval(number)
+    assert bench.view(33).state is ServiceState.IDLE
+
+
+def test_a_service_of_many_requests_is_idle_at_once() -> None:
+    """After thousands a second, one silent interval is no chance; without the growing window, none ever is."""
+    bench = Bench()
+    bench.interval(0, [MS] * 500)
+    assert bench.view(0).state is ServiceState.OK
+    bench.interval(1)
+    assert bench.view(1).state is ServiceState.IDLE
+    bench = Bench(SignalSettings(window=False))
+    bench.feed(0, [MS])
+    bench.view(0)
+    bench.interval(1)
+    assert bench.view(1).state is ServiceState.IDLE
+
+
 def test_raw_is_the_papers_letter() -> None:
     """The interval's percentile whatever its samples; nothing grows, votes, bounds or stalls. All parts off is the same."""
     for settings in (SignalSettings(raw=True), PARTS_OFF):
