@@ -7,7 +7,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from parties.model import NS_PER_S
+
 _LEAST_PART: Final = 1e-12
+NOT_QUEUED: Final = (0.0, _LEAST_PART, 0.0, 0.0)  # the ``figures`` of a window of which nobody waited, but for how many there were
 
 
 class Flow(NamedTuple):
@@ -28,8 +31,9 @@ class Flow(NamedTuple):
 
     @property
     def figures(self) -> tuple[float, float, float, float]:
-        """How many were completed, the fraction of them that waited, never nothing, and the first and the last wait in s."""
-        return self.completed, max(self.waited, _LEAST_PART), self.first_s, self.last_s
+        """How many were completed, the fraction of them that waited (never 0), the shortest wait, the longest less it, in ns."""
+        first_ns, last_ns = self.first_s * NS_PER_S, self.last_s * NS_PER_S
+        return self.completed, max(self.waited, _LEAST_PART), min(first_ns, last_ns), abs(first_ns - last_ns)
 
 
 class Backlog:
@@ -61,42 +65,39 @@ class Backlog:
     def advance(self, arrived: int, capacity_rps: float, start_s: float, end_s: float) -> Flow:
         """One window, in which requests arrive evenly and are answered as fast as possible."""
         length_s = end_s - start_s
-        served = capacity_rps * length_s if math.isfinite(capacity_rps) else float(self.count + arrived)
-        first_s = self._age_s(start_s)
-        before = self.count
-        sent = min(arrived, self._room(served, capacity_rps, start_s))
+        chunks, before = self._chunks, self.count
+        served = capacity_rps * length_s if capacity_rps < math.inf else float(before + arrived)
+        first_s = start_s - chunks[0][0] if before else 0.0
+        room = self._room(served, capacity_rps, first_s)
+        sent = arrived if arrived <= room else max(0, int(room))
         if sent:
-            self._chunks.append((start_s, end_s, sent))
-            self.count += sent
+            chunks.append((start_s, end_s, sent))
+        waiting = before + sent
         budget = served + self._part
-        completed = min(self.count, int(budget))
+        completed = waiting if budget >= waiting else int(budget)
         self._drop(completed)
-        if self.count:
+        self.count = left = waiting - completed
+        if left:
             self._part = budget - completed
-            waited = 1.0
-        else:
-            self._part = 0.0
-            waited = min(1.0, before * served / ((served - sent) * completed)) if completed and served > sent else 1.0
-        oldest_s = self._age_s(end_s)
-        return Flow(sent, arrived - sent, completed, waited, first_s, oldest_s, self.count, oldest_s)
+            oldest_s = end_s - chunks[0][0]
+            return Flow(sent, arrived - sent, completed, 1.0, first_s, oldest_s, left, oldest_s)
+        self._part = 0.0
+        waited = min(1.0, before * served / ((served - sent) * completed)) if completed and served > sent else 1.0
+        return Flow(sent, arrived - sent, completed, waited, first_s, 0.0, 0, 0.0)
 
-    def _age_s(self, now_s: float) -> float:
-        return max(0.0, now_s - self._chunks[0][0]) if self._chunks else 0.0
-
-    def _room(self, served: float, capacity_rps: float, now_s: float) -> int:
-        """How many more can come in a window before the wait is too long."""
+    def _room(self, served: float, capacity_rps: float, age_s: float) -> float:
+        """How many more can come in a window before the wait is too long; ``age_s`` is that of the oldest."""
         if capacity_rps <= 0:
-            return 0 if self._age_s(now_s) > self._longest_wait_s else self.count + (1 << 62)
-        room = capacity_rps * self._longest_wait_s + served - self.count
-        return max(0, int(min(room, 1e18)))
+            return 0.0 if age_s > self._longest_wait_s else math.inf
+        return capacity_rps * self._longest_wait_s + served - self.count
 
     def _drop(self, number: int) -> None:
         """Take the first so many out."""
-        self.count -= number
+        chunks = self._chunks
         while number:
-            start_s, end_s, count = self._chunks[0]
+            start_s, end_s, count = chunks[0]
             if count > number:
-                self._chunks[0] = (start_s + (end_s - start_s) * number / count, end_s, count - number)
+                chunks[0] = (start_s + (end_s - start_s) * number / count, end_s, count - number)
                 return
-            self._chunks.popleft()
+            chunks.popleft()
             number -= count

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from parties.histogram import Histogram
 from parties.model import NS_PER_S
 from simulator.arrivals import BLOCK_TICKS, Floats, Integers, SampledBlock, order_statistics
-from simulator.backlog import Flow
+from simulator.backlog import NOT_QUEUED, Flow
 from simulator.conditions import Response
 from simulator.response_table import GRID_PER_DECADE, GRID_SIZE, Blend
 
@@ -103,27 +103,39 @@ class Crowd:
         time in steady state, and so on downwards: exact where one of the two hardly varies within a window, and a little too long
         where both do.
         """
-        windows = [window for slot in flows for window in range(self._first[slot], self._first[slot + 1])]
-        figures = np.array([flow.figures for some in flows.values() for flow in some])
+        totals = self._totals[tick]
+        # All windows of the tick alike, as picking some costs more: those of the others are answered and do not wait.
+        figures = np.zeros((self._windows, len(NOT_QUEUED)))
+        figures[:] = NOT_QUEUED
+        figures[:, 0] = totals
+        for slot, some in flows.items():
+            figures[self._first[slot] : self._first[slot + 1]] = [flow.figures for flow in some]
+        completed, waited, least_ns, more_ns = figures.T[..., None]
+        stretch = completed / np.maximum(totals, 1)[:, None]
+        cumulated = (self._cumulated[tick] * stretch).astype(np.int64)
+        cumulated[:, -1:] = completed
         latencies_ns = self._latencies_ns(self._cells[tick], self._parts[tick])
-        cumulated = self._cumulated[tick].copy()
-        positions = self._positions[tick, windows]
-        completed = figures[:, 0]
-        stretch = completed / np.maximum(self._totals[tick, windows], 1)
-        through = cumulated[windows] * stretch[:, None]
-        through[:, -1] = completed
-        cumulated[windows] = through
-        # Very many more or fewer than arrived have another shape; of none there is none.
-        for row in np.flatnonzero((stretch > _MOST_STRETCH) | ((stretch * _MOST_STRETCH < 1) & (completed > 0))).tolist():
-            window = windows[row]
-            count = completed[row : row + 1].astype(np.int64)
-            positions[row], cumulated[window] = order_statistics(self._rng, count, self._percentiles[self._slots[window]])
-            cells = np.minimum(positions[row].astype(np.intp), GRID_SIZE - 2)
-            latencies_ns[window] = self._latencies_ns(cells + self._slots[window] * GRID_SIZE, positions[row] - cells)
-        latencies_ns[windows] += _wait_s(figures, positions) * NS_PER_S
-        totals = cumulated[:, -1].copy()
-        cumulated += (totals.cumsum() - totals)[:, None]
+        positions = self._positions[tick]
+        extremes = np.flatnonzero((stretch > _MOST_STRETCH) | (stretch * _MOST_STRETCH < 1)).tolist()
+        if extremes:
+            positions = positions.copy()
+            for window in extremes:
+                self._redraw(window, positions[window], cumulated[window], latencies_ns[window])
+        # Those that stood longest are at the highest positions.
+        along = 1 - np.power(10.0, positions * (-1 / GRID_PER_DECADE)) / waited
+        latencies_ns += (along > 0) * (least_ns + more_ns * along)
+        through = cumulated[:, -1].cumsum()
+        cumulated[1:] += through[:-1, None]
         return self._histograms(*histogram_entries(latencies_ns, cumulated, 0))
+
+    def _redraw(self, window: int, positions: Floats, cumulated: Integers, latencies_ns: Floats) -> None:
+        """Fill in a window anew in which far more or fewer are answered than arrive, for which samples have another shape."""
+        count = cumulated[-1:]
+        if count[0]:
+            slot = self._slots[window]
+            positions[:], cumulated[:] = order_statistics(self._rng, count, self._percentiles[slot])
+            cells = np.minimum(positions.astype(np.intp), GRID_SIZE - 2)
+            latencies_ns[:] = self._latencies_ns(cells + slot * GRID_SIZE, positions - cells)
 
     def _look_ahead(self, tick: int) -> None:
         """Make what is wanted and what may be wanted next: more each time that nothing has changed."""
@@ -149,11 +161,3 @@ class Crowd:
         """The windows of a tick, tenant by tenant."""
         flat = [Histogram.of_buckets(buckets[start:end], counts[start:end]) for start, end in pairwise(edges)]
         return [flat[start:end] for start, end in pairwise(self._first)]
-
-
-def _wait_s(figures: Floats, positions: Floats) -> Floats:
-    """How long the requests at these positions stood in the backlog, if those that stood longest are at the highest."""
-    _, waited, first_s, last_s = figures.T[..., None]
-    along: Floats = (waited - np.power(10.0, -positions / GRID_PER_DECADE)) / waited
-    waits: Floats = (along > 0) * (np.minimum(first_s, last_s) + np.abs(first_s - last_s) * along)
-    return waits

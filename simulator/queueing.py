@@ -41,7 +41,8 @@ def respond(conditions: Conditions, rate_rps: float) -> Response:
     nothing: capacity 0, and a wait of the horizon. Without stations the response time is ``fixed_s``.
     """
     stations = conditions.stations
-    capacity_rps = 0.0 if conditions.killed else min((station.capacity_rps for station in stations), default=math.inf)
+    capacities = [station.capacity_rps for station in stations]
+    capacity_rps = 0.0 if conditions.killed else min(capacities) if capacities else math.inf
     if capacity_rps <= 0:
         return Response(conditions.fixed_s, 1.0, WAIT_HORIZON_S, 0.0, 0.0, 0.0)
     served_rps = min(max(rate_rps, 0.0), capacity_rps)  # what is over the narrowest does not reach the others

@@ -59,15 +59,14 @@ class Tables:
         # A neighbour without weight need not be there.
         one = at + (self._row(node) if upper < 1 else self._row(node + 1))
         other = at + self._row(node + 1) if upper > 0 else one
-        low, high = (1 - upper) * service_s, upper * service_s
-        low_up, high_up = low * up, high * up
-        low -= low_up
-        high -= high_up
-        rest = 1 - along
-        return (
-            (_ONES, one, one + 1, one + _PER_WAIT, one + _PER_WAIT + 1, other, other + 1, other + _PER_WAIT, other + _PER_WAIT + 1),
-            (fixed_s, low * rest, low * along, low_up * rest, low_up * along, high * rest, high * along, high_up * rest, high_up * along),
-        )
+        below, above, rest = (1 - upper) * service_s, upper * service_s, 1 - along
+        below_up, above_up = below * up, above * up
+        below -= below_up
+        above -= above_up
+        rows = (one, one + 1, one + _PER_WAIT, one + _PER_WAIT + 1, other, other + 1, other + _PER_WAIT, other + _PER_WAIT + 1)
+        weights_below = (below * rest, below * along, below_up * rest, below_up * along)
+        weights_above = (above * rest, above * along, above_up * rest, above_up * along)
+        return (_ONES, *rows), (fixed_s, *weights_below, *weights_above)
 
     def _row(self, node: int) -> int:
         first = self._first.get(node)
