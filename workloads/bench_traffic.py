@@ -1,8 +1,8 @@
 """What the clients of the simulated node cost in a tick: ``python -m workloads.bench_traffic``.
 
 The mix of ``workloads.bench_simulator``, in three ways: *steady*, where nothing changes; *changing*, where conditions are those of
-a run under PARTIES, with a move in most ticks; and *starved*, the same with two services short of cores, so that they have a backlog
-in every tick. CPU time in microseconds, best of a few runs.
+a run under PARTIES, with a move in most ticks; and *starved*, the same with two services short of cores, so that they have a
+backlog in every tick. CPU time in microseconds, best of a few runs.
 """
 
 from __future__ import annotations
