@@ -31,26 +31,30 @@ def bucket_numbers(latencies_ns: Floats) -> Integers:
     return bits
 
 
-def histogram_entries(latencies_ns: Floats, cumulated: Integers, before: int) -> tuple[list[int], list[int], list[int]]:
+def per_key(cumulated: Integers) -> Integers:
+    """How many samples each key stands for, from how many there are up to it."""
+    counts = cumulated.copy()
+    counts[..., 1:] -= cumulated[..., :-1]
+    return counts
+
+
+def histogram_entries(latencies_ns: Floats, counts: Integers) -> tuple[list[int], list[int], list[int]]:
     """Buckets and counts of windows one after another, and where each window begins and the last one ends in them.
 
-    The last axis of ``latencies_ns`` are a window's keys, ascending. ``cumulated`` counts samples up to each key through all
-    windows, from ``before`` on. A bucket is there once, and none is empty.
+    The last axis of ``latencies_ns`` are a window's keys, ascending, and ``counts`` says how many samples each stands for. A bucket
+    is there once, and none is empty.
     """
     keys = latencies_ns.shape[-1]
     buckets = bucket_numbers(latencies_ns).ravel()
-    wanted = np.empty(len(buckets), dtype=bool)
-    np.not_equal(buckets[:-1], buckets[1:], out=wanted[:-1])
-    wanted[keys - 1 :: keys] = True
-    chosen = cumulated.ravel()[wanted]
-    counts = chosen.copy()
-    counts[1:] -= chosen[:-1]
-    counts[:1] -= before
-    if not counts.all():  # windows without samples, and keys that stand for none
-        wanted[wanted] = counts > 0
-        counts = counts[counts > 0]
-    edges = wanted.cumsum()[keys - 1 :: keys]
-    return buckets[wanted].tolist(), counts.tolist(), [0, *edges.tolist()]
+    first = np.empty(len(buckets), dtype=bool)  # whether a key is the first of its bucket
+    np.not_equal(buckets[1:], buckets[:-1], out=first[1:])
+    first[::keys] = True
+    found = first.nonzero()[0]
+    summed = np.add.reduceat(counts.ravel(), found)
+    if not summed.all():  # windows without samples, and keys that stand for none
+        found, summed = found[summed > 0], summed[summed > 0]
+    edges = found.searchsorted(np.arange(0, len(buckets) + 1, keys))
+    return buckets.take(found).tolist(), summed.tolist(), edges.tolist()
 
 
 class Crowd:
@@ -74,13 +78,11 @@ class Crowd:
             self._positions = np.concatenate([block.positions for block in blocks], axis=1)
             self._totals = np.concatenate([block.counts for block in blocks], axis=1)
             self._cumulated = np.concatenate([block.cumulated for block in blocks], axis=1)
+            self._per_key = per_key(self._cumulated)
             cells = np.minimum(self._positions.astype(np.intp), GRID_SIZE - 2)  # beyond the grid its last cell goes on
             self._parts = self._positions - cells
             self._slots = np.repeat(np.arange(len(blocks)), shapes)  # whose each window of a tick is
             self._cells = cells + (self._slots * GRID_SIZE)[:, None]
-            through = self._totals.cumsum().reshape(self._totals.shape)
-            self._through = self._cumulated + (through - self._totals)[..., None]  # counted through the whole block
-            self._before: list[int] = [0, *through[:, -1].tolist()]
 
     def change(self, slot: int, response: Response) -> None:
         """Give a tenant other response times."""
@@ -124,9 +126,7 @@ class Crowd:
         # Those that stood longest are at the highest positions.
         along = 1 - np.power(10.0, positions * (-1 / GRID_PER_DECADE)) / waited
         latencies_ns += (along > 0) * (least_ns + more_ns * along)
-        through = cumulated[:, -1].cumsum()
-        cumulated[1:] += through[:-1, None]
-        return self._histograms(*histogram_entries(latencies_ns, cumulated, 0))
+        return self._histograms(*histogram_entries(latencies_ns, per_key(cumulated)))
 
     def _redraw(self, window: int, positions: Floats, cumulated: Integers, latencies_ns: Floats) -> None:
         """Fill in a window anew in which far more or fewer are answered than arrive, for which samples have another shape."""
@@ -142,7 +142,7 @@ class Crowd:
         last = min(tick + self._stride, BLOCK_TICKS)
         self._stride = min(2 * self._stride, _MOST_AHEAD)
         latencies_ns = self._latencies_ns(self._cells[tick:last], self._parts[tick:last])
-        self._buckets, self._counts, self._edges = histogram_entries(latencies_ns, self._through[tick:last], self._before[tick])
+        self._buckets, self._counts, self._edges = histogram_entries(latencies_ns, self._per_key[tick:last])
         self._first_tick, self._last_tick = tick, last
 
     def _latencies_ns(self, cells: npt.NDArray[np.intp], parts: Floats) -> Floats:

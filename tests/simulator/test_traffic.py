@@ -170,8 +170,8 @@ def test_how_far_ahead_is_made_makes_no_difference() -> None:
 def test_an_empty_window_has_no_bucket() -> None:
     """Wherever it stands among others; nor has a key that stands for no sample."""
     latencies_ns = np.array([[1e3, 2e3, 3e3]] * 4)
-    cumulated = np.array([[7, 7, 7], [8, 9, 10], [10, 10, 10], [11, 11, 13]])
-    buckets, counts, edges = histogram_entries(latencies_ns, cumulated, 7)
+    per_key = np.array([[0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 0, 2]])
+    buckets, counts, edges = histogram_entries(latencies_ns, per_key)
     assert edges == [0, 0, 3, 3, 5]
     assert counts == [1, 1, 1, 1, 2]
     assert buckets == [bucket(value) for value in (1_000, 2_000, 3_000, 1_000, 3_000)]
