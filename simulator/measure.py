@@ -69,10 +69,14 @@ class ServiceMeasure:
         if self._latencies:
             self._note_latency(windows, len(self.samples) - first)
 
-    def met_over(self, first: int, last: int | None = None) -> bool:
-        """Whether the percentile of all requests of these intervals together is within the target."""
-        count = sum(self.samples[first:last])
-        return sum(self.over[first:last]) <= count - rank_of(self.target.percentile, count) if count else True
+    def met_over(self, first: int, last: int | None = None, *, spared: int = 0) -> bool:
+        """Whether the percentile of all requests of these intervals together is within the target.
+
+        ``spared`` intervals are left out of it, those with the most late requests.
+        """
+        kept = sorted(zip(self.over[first:last], self.samples[first:last], strict=True), reverse=True)[spared:]
+        late, count = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+        return late <= count - rank_of(self.target.percentile, count) if count else True
 
     def _stretch(self) -> tuple[int, int, int]:
         """The first interval to judge the last one by, and what requests there were since and how many of them over the target."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workloads.experiments.experiment import Point, Row, derived_seed
-from workloads.experiments.trials import STEPS, works
+from workloads.experiments.trials import SPARED, STEPS, works
 
 POINTS_FILE = "frontier"
 UNMANAGED, HERACLES, PARTIES, ORACLE = "unmanaged", "heracles", "parties", "oracle"
@@ -23,15 +23,16 @@ Way = tuple[dict[str, int], ...]
 def cell(seed: int, manager: str, loads: Mapping[str, int], last: str, repeats: int) -> Point:
     """The largest load of one service beside fixed loads of the others. Keys are tenants' names."""
     at = " ".join(f"{name}={load}" for name, load in loads.items())
-    params: dict[str, Any] = {"manager": manager, "loads": dict(loads), "last": last, "repeats": repeats}
+    params: dict[str, Any] = {"manager": manager, "loads": dict(loads), "last": last, "repeats": repeats, "spared": SPARED}
     return Point(f"{manager} {at} {last}=?", seed, params, _weight(manager, len(loads) + 1, repeats))
 
 
-def ray(seed: int, manager: str, weights: Mapping[str, float], repeats: int) -> Point:
-    """The largest loads in these proportions."""
+def ray(seed: int, manager: str, weights: Mapping[str, float], repeats: int, spared: float = SPARED) -> Point:
+    """The largest loads in these proportions; ``spared`` is the rule by which a combination is judged."""
     at = " ".join(f"{name}*{weight:g}" for name, weight in weights.items())
-    params: dict[str, Any] = {"manager": manager, "weights": dict(weights), "repeats": repeats}
-    return Point(f"{manager} {at}", seed, params, 1.5 * _weight(manager, len(weights), repeats))
+    params: dict[str, Any] = {"manager": manager, "weights": dict(weights), "repeats": repeats, "spared": spared}
+    rule = "" if spared == SPARED else f" spared={spared:g}"
+    return Point(f"{manager} {at}{rule}", seed, params, 1.5 * _weight(manager, len(weights), repeats))
 
 
 def measure(point: Point) -> Sequence[Row]:
@@ -41,13 +42,13 @@ def measure(point: Point) -> Sequence[Row]:
     manager = params["manager"]
     tenants = tuple(way[0])
     # The same arrivals for every manager and every load of a way: what differs is what is compared.
-    combination = point.name.removeprefix(f"{manager} ")
+    combination = point.name.removeprefix(f"{manager} ").partition(" spared=")[0]
     seeds = [derived_seed(point.seed, combination, repeat) for repeat in range(params["repeats"])]
     tried: dict[int, bool] = {}
 
     def serves(index: int) -> bool:
         if index not in tried:
-            tried[index] = works(way[index], manager, seeds)
+            tried[index] = works(way[index], manager, seeds, params["spared"])
         return tried[index]
 
     reached = largest(serves, len(way), hint=len(way) // 2)
@@ -62,6 +63,7 @@ def measure(point: Point) -> Sequence[Row]:
         "aggregate": sum(found.values()) if found else None,
         "combinations": len(tried),
         "repeats": params["repeats"],
+        "spared": params["spared"],
     }
     # A cell says at which loads of the others it is, served or not; a ray has loads only where it is served.
     loads = {**params["loads"], **(found or {})} if "last" in params else (found or {})

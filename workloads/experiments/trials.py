@@ -5,6 +5,7 @@ Loads are in percent of a service's maximum load (Table 2), in steps of 10 % as 
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -26,6 +27,12 @@ LEEWAY_S = 2.0  # of a run beyond that, so that an allocation found in the last 
 REPEATS = 3
 SMALLEST_WEIGHT = 0.1  # in random proportions of loads: one service's load is at most ten times another's
 ROOM = 1.5  # so many times the late requests that a minute allows are too many, however many requests there will be
+SPARED = 0.1
+"""The part of the measured intervals that is left out of the verdict on a service, those with the most late requests.
+
+The paper's rule asks for an allocation that meets every target, not for a minute without a trial. A downsize that goes wrong costs
+its service one to four intervals until it is reverted and the queue is gone, and may come every 30 s.
+"""
 ROOM_REQUESTS = 20  # late ones by which no percentile is lost, however few requests there are
 
 Loads = Mapping[str, float]
@@ -73,7 +80,7 @@ def scenario(
     return Scenario(node(), tenants, job() if best_effort else None, duration_s, seed, policy)
 
 
-def works(loads: Loads, manager: str, seeds: Sequence[int]) -> bool:
+def works(loads: Loads, manager: str, seeds: Sequence[int], spared: float = SPARED) -> bool:
     """Whether a manager serves these loads: most of its runs do (``serves``).
 
     Oracle needs no run: it asks the model whether any allocation serves them.
@@ -82,7 +89,8 @@ def works(loads: Loads, manager: str, seeds: Sequence[int]) -> bool:
         return oracle_finds(loads)
     met = missed = 0
     for seed in seeds:
-        if serves(scenario(loads, seed=seed, duration_s=FOUND_WITHIN_S + MEASURED_S + LEEWAY_S, policy=manager)):
+        run = scenario(loads, seed=seed, duration_s=FOUND_WITHIN_S + MEASURED_S + LEEWAY_S, policy=manager)
+        if serves(run, spared):
             met += 1
         else:
             missed += 1
@@ -91,10 +99,10 @@ def works(loads: Loads, manager: str, seeds: Sequence[int]) -> bool:
     return met > missed
 
 
-def serves(run: Scenario) -> bool:
+def serves(run: Scenario, spared: float = SPARED) -> bool:
     """Whether a run meets every target by the rule of ``Judge``."""
     simulation = Simulation(run, latencies=False)
-    judge = Judge(simulation)
+    judge = Judge(simulation, spared)
     simulation.run([judge])
     return judge.served
 
@@ -116,11 +124,12 @@ class Judge:
 
     A combination fails if no allocation meets every target within 60 s. One does if every target is met for two seconds on end, as
     in ``Result.converged_s``. The minute that is measured begins then, but not before 30 s have gone; over all requests of that
-    minute each service's percentile must be within its target. A service that has more late requests early in it than the
-    whole minute leaves room for, and half as many again, has failed already.
+    minute, but for those of the worst intervals (``spared`` is their part), each service's percentile must be within its target.
+    A service that has more late requests early in it than the whole minute leaves room for, and half as many again, has failed
+    already.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, spared: float = SPARED) -> None:
         self.served = False
         self.measured_from: int | None = None  # index of the first measured interval
         self._simulation = simulation
@@ -129,6 +138,7 @@ class Judge:
             self._intervals(seconds) for seconds in (WARMUP_S, MEASURED_S, FOUND_WITHIN_S)
         )
         self._needed = self._intervals(CONVERGED_NS / NS_PER_S)
+        self._spared = round(spared * self._measured)
         self._met = 0
         self._allowed = {}
         for name, tenant in simulation.scenario.tenants.items():
@@ -145,10 +155,17 @@ class Judge:
             return
         if seen - self.measured_from >= self._measured:
             last = self.measured_from + self._measured
-            self.served = all(measure.met_over(self.measured_from, last) for measure in self._measures.values())
+            self.served = all(
+                measure.met_over(self.measured_from, last, spared=self._spared) for measure in self._measures.values()
+            )
             self._simulation.platform.stop()
-        elif any(sum(measure.over[self.measured_from :]) > self._allowed[name] for name, measure in self._measures.items()):
+        elif any(self._late(measure.over[self.measured_from :]) > self._allowed[name] for name, measure in self._measures.items()):
             self._simulation.platform.stop()
+
+    def _late(self, over: Sequence[int]) -> int:
+        """Late requests of these intervals, the spared ones left out."""
+        late = sum(over)
+        return late - sum(heapq.nlargest(self._spared, over)) if late and self._spared else late
 
     def _search(self, seen: int) -> None:
         violated = any(measure.violated[-1] for measure in self._measures.values())

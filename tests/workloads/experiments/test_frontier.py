@@ -64,7 +64,7 @@ def test_all_managers_get_the_same_arrivals(monkeypatch: pytest.MonkeyPatch) -> 
     """The seeds of a combination's runs do not depend on the manager, and differ between repeats."""
     seeds: dict[str, set[tuple[int, ...]]] = {}
 
-    def works(_loads: object, manager: str, given: tuple[int, ...]) -> bool:
+    def works(_loads: object, manager: str, given: tuple[int, ...], _spared: float) -> bool:
         seeds.setdefault(manager, set()).add(tuple(given))
         return False
 
@@ -137,9 +137,25 @@ def test_the_rule_of_the_paper(late: list[bool], begins: int | None, ends: int, 
     """A minute to find an allocation, 30 s to warm up, a minute measured: when it begins, when it is over, what comes of it."""
     run = scenario({"xapian": 50}, seed=1, policy="equal")
     simulation = Simulation(run, latencies=False)
-    judge = Judge(simulation)
-    (measure_of,) = simulation.measures.services.values()
+    judge = Judge(simulation, 0.0)
     stopped: list[int] = []
+    _play(judge, simulation, late, stopped)
+    assert stopped == [ends]
+    assert (judge.measured_from, judge.served) == (begins, served)
+
+
+@pytest.mark.parametrize(("wrong", "served"), [(0, True), (12, True), (13, True), (14, False)])
+def test_a_tenth_of_the_minute_is_spared(wrong: int, served: bool) -> None:  # noqa: FBT001 - a table
+    """Twelve intervals of trials are left out, and one more is within a percent of the rest; two more are not."""
+    simulation = Simulation(scenario({"xapian": 50}, seed=1, policy="equal"), latencies=False)
+    judge = Judge(simulation)
+    _play(judge, simulation, [False] * 70 + [True] * wrong + [False] * 110, [])
+    assert judge.served is served
+
+
+def _play(judge: Judge, simulation: Simulation, late: list[bool], stopped: list[int]) -> None:
+    """Give a judge intervals in which all or none of 2000 requests are late, until it stops the run."""
+    (measure_of,) = simulation.measures.services.values()
     simulation.platform.stop = lambda: stopped.append(len(measure_of.violated))  # type: ignore[method-assign]
     for interval in late:
         measure_of.violated.append(interval)
@@ -148,5 +164,3 @@ def test_the_rule_of_the_paper(late: list[bool], begins: int | None, ends: int, 
         judge.tick(None, None, None)  # type: ignore[arg-type]
         if stopped:
             break
-    assert stopped == [ends]
-    assert (judge.measured_from, judge.served) == (begins, served)

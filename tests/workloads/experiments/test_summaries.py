@@ -38,6 +38,7 @@ def _cell(manager: str, others: dict[str, int], last: str, largest: int) -> dict
         "last": last,
         "largest": largest,
         "aggregate": sum(others.values()) + largest if largest else None,
+        "spared": 0.1,
         **others,
         last: largest or None,
     }
@@ -52,6 +53,7 @@ def _ray(manager: str, number: int, loads: dict[str, int] | None, mix: tuple[str
         "last": None,
         "largest": None,
         "aggregate": sum(loads.values()) if loads else None,
+        "spared": 0.1,
         **dict.fromkeys(mix),
         **(loads or {}),
     }
