@@ -14,6 +14,7 @@ from scipy import integrate, optimize, stats
 
 from simulator.conditions import Conditions, Response, Station
 from simulator.queueing import GRID, WAIT_HORIZON_S, percentile_s, quantiles, respond, wait_probability
+from simulator.response_table import Blend
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 SERVICE_S = 1e-4  # so short that the horizon cuts nothing off
@@ -152,6 +153,27 @@ def test_many_responses_at_once_are_the_same_as_one_by_one() -> None:
     together = quantiles(responses)
     for number, response in enumerate(responses):
         assert np.allclose(together[number], quantiles((response,))[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("probability", [0.25, 1.0])
+def test_a_wait_without_service_is_exponential(probability: float) -> None:
+    """Who is not served at all has no service time to be a unit of the tables, and the wait alone is exact."""
+    response = Response(0.1, probability, 2.0, 0.0, 0.0, 0.0)
+    for percentile in (90.0, 99.0, 99.9):
+        exact_s = 0.1 + 2.0 * math.log(probability / (1 - percentile / 100))
+        assert percentile_s(response, percentile) == pytest.approx(exact_s, rel=1e-9)
+
+
+def test_one_of_several_is_replaced_alone() -> None:
+    """A new response changes its own row and no bit of the others."""
+    blend = Blend(3)
+    for number, utilisation in enumerate((0.3, 0.5, 0.7)):
+        blend.put(number, at(utilisation))
+    before = blend.times_s()
+    blend.put(1, at(0.9))
+    after = blend.times_s()
+    assert np.array_equal(after[[0, 2]], before[[0, 2]])
+    assert np.array_equal(after[1], quantiles((at(0.9),))[0])
 
 
 def test_nothing_to_wait_for() -> None:

@@ -16,9 +16,10 @@ from monitors.signal import Signal
 from parties.histogram import Histogram, Tail, bucket, rank_of
 from parties.model import NS_PER_S, LatencyView, QosTarget, ServiceState
 from parties.settings import MS, SignalSettings
-from simulator.arrivals import BLOCK_TICKS, LISTED_REQUESTS, Streams
+from simulator.arrivals import BLOCK_TICKS, LISTED_REQUESTS, SampledBlock, Streams, Trace
+from simulator.backlog import Flow
 from simulator.conditions import Conditions, Station
-from simulator.crowd import bucket_numbers, histogram_entries
+from simulator.crowd import Crowd, bucket_numbers, histogram_entries
 from simulator.load_profile import LoadProfile
 from simulator.profile import ServiceModel
 from simulator.queueing import percentile_s, quantiles, respond
@@ -165,6 +166,41 @@ def test_how_far_ahead_is_made_makes_no_difference() -> None:
         windows = turning.windows(slow if which else quick)
         expected = always[which][5 * interval : 5 * interval + 5]
         assert windows == expected
+
+
+def crowd_of(rate_rps: float, conditions: Conditions) -> Crowd:
+    """A crowd of one busy tenant, in its first block."""
+    trace = Trace("web", LoadProfile.steady(1.0), max_load_rps=rate_rps, percentile=99.0, streams=Streams(1), interval_s=0.5)
+    block = trace.block(0)
+    assert isinstance(block, SampledBlock)
+    crowd = Crowd([block], [99.0], np.random.default_rng(2))
+    crowd.change(0, respond(conditions, rate_rps))
+    return crowd
+
+
+@pytest.mark.parametrize(("first_s", "last_s"), [(0.2, 0.1), (0.1, 0.2)])
+def test_waits_in_the_backlog_are_spread_over_those_that_waited(first_s: float, last_s: float) -> None:
+    """Two fifths of a window wait for 100 to 200 ms, evenly, whether the backlog shrinks or grows, and the others do not."""
+    crowd = crowd_of(200_000.0, cores(8, 1e-6, 0.0, fixed_s=1e-3))
+    flows = [Flow(20_000, 0, 20_000, 0.4, first_s, last_s, 0, 0.0)] * 5
+    for histogram in crowd.queued(3, {0: flows})[0]:
+        assert histogram.count == 20_000
+        assert histogram.percentile(99.0) == pytest.approx((0.001 + 0.1 + 0.0975) * NS_PER_S, rel=0.01)
+        assert histogram.percentile(99.99) == pytest.approx(0.201 * NS_PER_S, rel=0.01)
+        assert histogram.percentile(30.0) == pytest.approx(0.001 * NS_PER_S, rel=0.01)
+
+
+def test_far_more_answers_than_arrivals_have_a_tail_of_their_own() -> None:
+    """With 200 times as many answers as arrivals the largest sample stands for few of them, and p99 is the steady state's."""
+    conditions = cores(1, 1e-5, fixed_s=1e-4)
+    crowd = crowd_of(1_000.0, conditions)
+    flows = [Flow(100, 0, 20_000, 1e-9, 0.0, 0.0, 0, 0.0)] * 5
+    exact_ns = percentile_s(respond(conditions, 1_000.0), 99.0) * NS_PER_S
+    for histogram in crowd.queued(0, {0: flows})[0]:
+        assert histogram.count == 20_000
+        assert list(histogram.counts.values())[-1] < 100
+        assert histogram.percentile(99.0) == pytest.approx(exact_ns, rel=0.04)
+    assert [histogram.count for histogram in crowd.queued(1, {0: [flows[0]._replace(completed=0)] * 5})[0]] == [0] * 5
 
 
 def test_an_empty_window_has_no_bucket() -> None:
