@@ -115,7 +115,8 @@ SPACE: Mapping[str, Mapping[str, Bound]] = {
         "arrival_scv": Bound(1, 1.3),
         "software_limit": Bound(0, 8),
         "software_limit_power": Bound(4, 16),
-        "disk_scv": Bound(0.1, 1.5),  # reads of a disk that has to seek for each: about alike, by chance none or two of them
+        # A disk that seeks for each read takes about alike; 1.5 leaves room for requests that by chance read nothing, or twice.
+        "disk_scv": Bound(0.1, 1.5),
         "page_slope": Bound(0.03, 0.3),
         "sibling_slowdown": Bound(1.1, 1.6),
         "working_set_bytes": _log(5e6, 40e6),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,17 @@ from simulator.calibration.sampled import SampledBench
 from simulator.conditions import Conditions
 from simulator.library import service_model
 
-KINDS = {"max-load", "use", "cell", "tuple", "fact"}
+LABELS = {
+    "max-load": "largest loads",
+    "use": "use at the largest load",
+    "cell": "cells of Table 4",
+    "tuple": "Moses' allocations",
+    "fact": "other facts",
+}
+"""The rows of the table in docs/calibration.md."""
+
+KINDS = set(LABELS)
+PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +65,19 @@ def test_every_stated_allocation_and_fact_is_true(measured: list[Row]) -> None:
     assert sum(row.kind == "tuple" for row in stated) == 3
     assert [row for row in stated if not row.within] == []
     assert {row.kind for row in measured} == KINDS
+
+
+def test_the_page_says_what_is_measured(measured: list[Row]) -> None:
+    """docs/calibration.md has the counts of what agrees, the cells that miss with both figures, and how many are free."""
+    text = PAGE.read_text(encoding="utf-8")
+    for kind, label in LABELS.items():
+        found = [row.within for row in measured if row.kind == kind]
+        assert re.search(rf"^\| {re.escape(label)} [^|]*\| {sum(found)} of {len(found)} \|", text, re.MULTILINE), label
+    cells = [row for row in measured if row.kind == "cell"]
+    assert f"; {sum(row.ours == row.paper for row in cells)} exact |" in text
+    missed = {(row.name, f"{row.paper:g}", f"{row.ours:g}") for row in cells if not row.within}
+    assert set(re.findall(r"^\| ([a-z]+ [a-z-]+) \| (\d+) \| (\d+) \|", text, re.MULTILINE)) == missed
+    assert f"{sum(map(len, fit.SPACE.values()))} parameters" in text
 
 
 @pytest.mark.parametrize("service", paper.SERVICES)
