@@ -111,12 +111,10 @@ SPACE: Mapping[str, Mapping[str, Bound]] = {
     "mongodb": {
         "compute_ns": _log(2e4, 2e5),
         "memory_ns": _log(3e4, 2e6),
-        "fixed_ns": _log(5e6, 1.5e8),
-        "arrival_scv": Bound(1, 1.3),
-        "software_limit": Bound(0, 8),
-        "software_limit_power": Bound(4, 16),
-        # A disk that seeks for each read takes about alike; 1.5 leaves room for requests that by chance read nothing, or twice.
-        "disk_scv": Bound(0.1, 1.5),
+        "fixed_ns": _log(5e6, 8e7),
+        "arrival_scv": _log(1, 4),
+        "software_limit": Bound(0, 3),
+        "disk_scv": _log(1, 16),
         "page_slope": Bound(0.03, 0.3),
         "sibling_slowdown": Bound(1.1, 1.6),
         "working_set_bytes": _log(5e6, 40e6),

@@ -50,7 +50,7 @@ NEIGHBOURS = {
     # Streams over 120 of 128 GB; the system has most of the rest.
     "memory-capacity": Neighbours(memory_bytes_left=1.2e9),
     # dd: sequential reads hold the disk most of the time.
-    "disk-bandwidth": Neighbours(disk_left=0.12),
+    "disk-bandwidth": Neighbours(disk_left=0.22),
     # 100 iperf3 streams of 100 Mbit/s: a fair share of the link is left; copies and interrupts cost memory traffic, cache and time.
     "network-bandwidth": Neighbours(
         cores=2, cache_bytes_per_s=4e9, memory_bytes_per_s=4e9, network_bits_per_s_left=450e6, slowed=0.02
