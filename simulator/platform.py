@@ -42,6 +42,9 @@ WINDOW_NS = 100_000_000  # what clients report in, as the project's own client d
 RESTART_NS = 5 * NS_PER_S
 """From a service's end to its return. A value of our own: the paper has no restarts. Long enough to be seen as absent, shorter than
 the grace time after which the loop gives its resources away."""
+LOADING_NS = NS_PER_S
+"""From a service's return until it needs all of its memory, if it does not fit at once. A value of our own: two intervals, in which
+the loop sees it and gives back what it took from it (it admits one service in an interval). Until then it answers nothing."""
 
 KEPT_OUTLOOKS = 4096  # a policy comes back to divisions that it tried before
 _DOWN = Conditions((), 0.0, killed=True)
@@ -100,6 +103,7 @@ class SimulatedPlatform:
         self._plans = 0
         self._ready: dict[int, int] = {}  # ticket -> intervals left
         self._down: dict[str, int] = {}  # service -> when it is back
+        self._loading: dict[str, int] = {}  # service that is back -> until when it need not fit into its memory
         self._outlooks: dict[tuple[object, ...], Outlook] = {}
         self._outlook = Outlook({})
         self._steady = all(load.constant for load, _ in loads.values())
@@ -203,29 +207,47 @@ class SimulatedPlatform:
 
     def _end_and_return(self, now_ns: int) -> None:
         """Services whose restart is due go, and those whose time is over come back."""
+        if self._loading:
+            self._loading = {
+                name: until_ns for name, until_ns in self._loading.items() if until_ns > now_ns or self._is_being_given(name)
+            }
         if self._down:
-            self._down = {name: back_ns for name, back_ns in self._down.items() if back_ns > now_ns}
+            for name in [name for name, back_ns in self._down.items() if back_ns <= now_ns]:
+                del self._down[name]
+                self._loading[name] = now_ns + LOADING_NS
         while self._due_restarts and self._due_restarts[-1].at_s * NS_PER_S <= now_ns:
             self._end(self._due_restarts.pop().service, now_ns)
 
     def _end(self, service: str, now_ns: int) -> None:
+        self._loading.pop(service, None)
         self._down[service] = now_ns + RESTART_NS
         self.restarts[service] += 1
 
+    def _is_being_given(self, service: str) -> bool:
+        """Whether memory for a service is under way in a slow plan."""
+        pending = self._ledger.pending.values()
+        return any(move.taker == service and move.pool.resource is Resource.MEMORY for plan in pending for move in plan)
+
     def _foresee(self, start_ns: int, end_ns: int) -> None:
-        """The outlook for a stretch of time. Who does not fit into memory is ended, and the others look again."""
+        """The outlook for a stretch of time. Who does not fit into memory is ended, and the others look again.
+
+        One that has just returned is left alone, so that it is seen: who was absent for long holds the floor of memory, and would
+        be ended before the loop could give any back.
+        """
         shares = self._division.shares
-        if shares is self._foreseen and not self._down:
+        if shares is self._foreseen and not self._down and not self._loading:
             return
         while True:
             loads = self._loads_between(start_ns / NS_PER_S, end_ns / NS_PER_S)
             self._outlook = self._outlook_of(shares, loads)
-            killed = [name for name, conditions in self._outlook.services.items() if conditions.killed]
+            killed = [
+                name for name, conditions in self._outlook.services.items() if conditions.killed and name not in self._loading
+            ]
             if not killed:
                 break
             for name in killed:
                 self._end(name, start_ns)
-        self._foreseen = shares if self._steady and not self._down else None
+        self._foreseen = shares if self._steady and not self._down and not self._loading else None
 
     def _loads_between(self, start_s: float, end_s: float) -> dict[str, float]:
         return {

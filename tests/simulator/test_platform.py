@@ -7,23 +7,28 @@ import random
 import pytest
 from platform_kit import CORES, FREQUENCY, GB, MEMORY, MS, NETWORK, WAYS, Stage
 
+from parties.loop import Loop
+from parties.membership import Membership
 from parties.model import (
     BEST_EFFORT,
     IDLE,
+    Decision,
     InvariantError,
     Move,
     MoveStatus,
+    Observation,
     Partition,
     Reason,
     ServiceState,
 )
 from parties.policies.equal import Equal
 from parties.policies.fair import fair_start
+from parties.record import Timing
 from parties.settings import PartiesSettings
 from simulator.conditions import Share
 from simulator.faults import REFUSED_DETAIL, Faults, Restart, Silence, random_faults
 from simulator.load_profile import LoadProfile
-from simulator.platform import RESTART_NS, SimulatedPlatform
+from simulator.platform import LOADING_NS, RESTART_NS, SimulatedPlatform
 
 WHY = Reason.UPSIZE_FROM_BEST_EFFORT
 
@@ -308,20 +313,54 @@ def test_restarts_come_when_they_are_due_in_whatever_order_they_are_given() -> N
 
 
 def test_who_does_not_fit_into_memory_is_ended_counted_and_comes_back_when_it_fits() -> None:
-    """Out of memory: down for the restart time, again and again, until its holder is large enough."""
+    """Out of memory: down for the restart time, seen without an answer for the loading time, again and again, until it fits."""
     stage = Stage(needs_bytes={"a": 60 * GB})
     platform = started(stage, stage.platform(duration_s=30))
+    present = []
     for number in range(1, 25):
         tick(platform, number)
-        platform.observe(number)
-    assert platform.restarts["a"] == 3
-    assert platform.restarts["b"] == 0
+        seen = platform.observe(number).services["a"]
+        assert seen.usage.cpu_millicores == 0
+        assert not any(window.completed for window in platform.windows if window.service == "a")
+        if seen.latency.state is not ServiceState.ABSENT:
+            present.append(number)
+    assert platform.restarts == {"a": 2, "b": 0}
+    down, loading = RESTART_NS // (500 * MS), LOADING_NS // (500 * MS)
+    assert present == [number for number in range(1, 25) if (number - 1) % (down + loading) >= down]
     platform.apply([Move(24, MEMORY, BEST_EFFORT, "a", 40 * GB, WHY)])
     for number in range(25, 40):
         tick(platform, number)
-        seen = platform.observe(number)
-    assert platform.restarts["a"] == 3
-    assert seen.services["a"].latency.state is ServiceState.OK
+        last = platform.observe(number)
+    assert platform.restarts["a"] == 2
+    assert last.services["a"].latency.state is ServiceState.OK
+
+
+@pytest.mark.parametrize(("gone", "memory_ticks"), [(("a",), 0), (("a", "b"), 0), (("a",), 4)])
+def test_who_was_away_for_longer_than_the_grace_time_gets_its_memory_back_and_stays(
+    gone: tuple[str, ...], memory_ticks: int
+) -> None:
+    """The loop has cut it to the floor; it is seen before it is ended for that, and gets back what it had, however slowly."""
+    stage = Stage(needs_bytes=dict.fromkeys(gone, 20 * GB))
+    faults = Faults(restarts=tuple(Restart(name, 1.0) for name in gone), memory_ticks=memory_ticks)
+    platform = started(stage, stage.platform(duration_s=20, faults=faults))
+    before = platform.observe(0).partition
+    policy = Equal(stage.node, stage.services, best_effort=True, settings=PartiesSettings(), rng=random.Random(1))  # noqa: S311 - repeatable
+    least: dict[str, int] = {}
+
+    class Memory:
+        def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
+            del decision, timing
+            for name in gone:
+                held = observation.partition.amount(MEMORY, name)
+                least[name] = min(held, least.get(name, held))
+
+    membership = Membership(stage.node, stage.services, grace_ns=2000 * MS)
+    Loop(platform, policy, interval_ns=500 * MS, membership=membership, listeners=(Memory(),)).run()
+    assert least == dict.fromkeys(gone, GB)
+    after = platform.observe(99)
+    assert platform.restarts == {name: int(name in gone) for name in ("a", "b")}
+    assert {seen.latency.state for seen in after.services.values()} == {ServiceState.OK}
+    assert {name: after.partition.amount(MEMORY, name) for name in gone} == {name: before.amount(MEMORY, name) for name in gone}
 
 
 def test_silent_clients_go_stale_while_their_requests_go_on() -> None:
