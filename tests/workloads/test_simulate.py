@@ -206,7 +206,7 @@ def _changed(line: str, changes: dict[str, str]) -> str:
         (("--service", "memcachd=0.4"), 'there is no service "memcachd"; did you mean memcached?'),
         (("--service", "memcached=0.4", "--node", "e5-2699"), 'there is no node "e5-2699"; did you mean e5-2699v4?'),
         (("--service", "memcached=0.4", "--policy", "heracls"), "no policy is named 'heracls'; did you mean heracles"),
-        (("--scenario", "fluctuatin"), 'there is no scenario "fluctuatin"; did you mean fluctuating?'),
+        (("--scenario", "fluctuatin"), 'there is no scenario "fluctuatin"; did you mean fluctuating or fluctuating-50'),
         (("--scenario", "fluctuating", "--service", "memcached=0.4"), "say either --scenario or --service"),
         (("--service", "memcached"), "'memcached' is no service with its load; say NAME=LOAD"),
         (("--service", "=0.4"), "'=0.4' is no service with its load"),
@@ -289,7 +289,7 @@ def test_everything_that_can_be_named_is_listed() -> None:
         ("--service mem", "plain,memcached=\n"),
         ("--policy hera", "plain,heracles\n"),
         ("--node e5", "plain,e5-2699v4\n"),
-        ("--scenario fluc", "plain,fluctuating\n"),
+        ("--scenario cyc", "plain,cycling\n"),
     ],
 )
 def test_names_are_completed(words: str, expected: str) -> None:

@@ -1,6 +1,6 @@
 """The demo on the simulated node: where a user may not divide the machine itself, the same story on a model of the paper's server.
 
-Figure 9: a rising and falling load beside steady ones and a best-effort job, the same arrivals under each manager.
+A rising and falling load beside steady ones, as in Figure 9, and a best-effort job besides; the same arrivals under each manager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workloads.simulated.plot import draw
 from workloads.simulated.timeline import Run
 
 VERSION = 1
-SCENARIO = "fluctuating"
+SCENARIO = "fluctuating-best-effort"
 MANAGERS = ("unmanaged", "equal", "heracles", "parties")
 SETTLE_S = 20.0  # as in the demo on the machine, a controller has so long to settle; the load rises later
 LEFT_OUT = "left out: real services, their load, and the kernel; policies, signal, placement and loop are the ones of the daemon"
