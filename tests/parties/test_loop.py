@@ -167,6 +167,36 @@ def test_an_absent_service_gives_back_after_the_grace_time_and_is_admitted_when_
     platform.partition.check(NODE, [SERVICE])
 
 
+def test_a_refused_admission_is_asked_for_again_and_not_for_ever() -> None:
+    """What a slow write stood in the way of comes again two seconds later; after six refusals the policy is left to it."""
+    membership = Membership(NODE, [SERVICE], grace_ns=0)
+    refused: tuple[MoveOutcome, ...] = ()
+    asked = []
+    for tick in range(60):
+        state = ServiceState.OK if tick else ServiceState.ABSENT
+        partition = Partition({CORES: {"web": 100, BEST_EFFORT: 900} if tick else {"web": 600, BEST_EFFORT: 400}})
+        seen = {"web": ServiceObservation(LatencyView(state))}
+        decision = membership.decide(Observation((tick + 1) * 500 * MS, tick, seen, partition, outcomes=refused))
+        moves = decision.moves if decision is not None and tick else ()
+        refused = tuple(MoveOutcome(move, MoveStatus.REFUSED) for move in moves)
+        asked += [(tick, move.amount) for move in moves]
+    assert [amount for _, amount in asked] == [asked[0][1]] * 6
+    assert [tick for tick, _ in asked] == [1, 6, 11, 16, 21, 26]
+
+
+def test_who_goes_again_before_it_had_back_what_it_had_is_still_owed_it() -> None:
+    """A refused admission, a second absence, and a return: it is asked for the whole of what it had at first."""
+    membership = Membership(NODE, [SERVICE], grace_ns=0)
+    asked = []
+    for tick, state in enumerate([ServiceState.ABSENT, ServiceState.OK, ServiceState.ABSENT, ServiceState.OK]):
+        partition = Partition({CORES: {"web": 100, BEST_EFFORT: 900} if tick else {"web": 600, BEST_EFFORT: 400}})
+        seen = {"web": ServiceObservation(LatencyView(state))}
+        refused = tuple(MoveOutcome(move, MoveStatus.REFUSED) for move in asked[-1]) if tick == 2 else ()
+        decision = membership.decide(Observation((tick + 1) * 500 * MS, tick, seen, partition, outcomes=refused))
+        asked.append(decision.moves if decision is not None else ())
+    assert [move.amount for move in asked[1]] == [move.amount for move in asked[3]] != []
+
+
 @pytest.mark.parametrize("best_effort", [0, 50, 170])
 def test_admission_takes_only_what_is_there_in_whole_steps(best_effort: int) -> None:
     """A returning service is not given what nobody has."""
