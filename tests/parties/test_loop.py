@@ -187,7 +187,7 @@ def test_a_refused_admission_is_asked_for_again_and_not_for_ever() -> None:
 def test_who_goes_again_before_it_had_back_what_it_had_is_still_owed_it() -> None:
     """A refused admission, a second absence, and a return: it is asked for the whole of what it had at first."""
     membership = Membership(NODE, [SERVICE], grace_ns=0)
-    asked = []
+    asked: list[tuple[Move, ...]] = []
     for tick, state in enumerate([ServiceState.ABSENT, ServiceState.OK, ServiceState.ABSENT, ServiceState.OK]):
         partition = Partition({CORES: {"web": 100, BEST_EFFORT: 900} if tick else {"web": 600, BEST_EFFORT: 400}})
         seen = {"web": ServiceObservation(LatencyView(state))}
