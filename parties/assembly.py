@@ -30,12 +30,14 @@ from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
 from parties.enforcer import Enforcer
 from parties.host import Events, HostPlatform, Monitors
-from parties.interfaces import Actuator
+from parties.interfaces import Actuator, NeedsUpkeep
 from parties.journal import JOURNAL_NAME, Journal
+from parties.knob import KnobRef, slow_kinds
 from parties.model import BEST_EFFORT, Domain, Node, QosTarget, Resource, Service
 from parties.restore import Fate, RestoreReport, restore
 from parties.settings import Amounts, ControlSettings, CoreSettings, ServiceSettings
-from parties.slow_writer import SlowWriter
+from parties.slow_writer import SlowResult, SlowWriter
+from parties.upkeep import Upkeep
 
 
 class _Part(Protocol):
@@ -44,6 +46,18 @@ class _Part(Protocol):
 
 
 _PartT = TypeVar("_PartT", bound=_Part)
+
+
+class _NoTender:
+    """Stands for the upkeep's process where there are no tasks."""
+
+    def submit(self, ref: KnobRef, value: str | None, now_ns: int) -> int:  # noqa: ARG002 (the interface's)
+        """Never called: there are no tasks."""
+        raise RuntimeError(f"no process for the upkeep of {ref}")
+
+    def poll(self, now_ns: int) -> list[SlowResult]:  # noqa: ARG002 (the interface's)
+        """Nothing ended."""
+        return []
 
 
 class Host:
@@ -88,13 +102,23 @@ class Host:
             node,
             self.services,
             actuators={resource: actuators[resource] for resource in {pool.key.resource for pool in node.managed_pools()}},
-            enforcer=Enforcer(journal, slow_writer),
+            enforcer=Enforcer(journal, slow_writer, slow_kinds=slow_kinds(KINDS)),
             monitors=_monitors(layer, managed, actuators, signal),
             selector=selector,
             sources=sources,
             events=self._events,
+            upkeep=self._upkeep(actuators, selector),
         )
         self._signal = signal
+
+    def _upkeep(self, actuators: Mapping[Resource, Actuator], selector: selectors.BaseSelector) -> Upkeep:
+        """The tasks of all actuators; a process of its own does them, if there are any."""
+        tasks = [task for actuator in actuators.values() if isinstance(actuator, NeedsUpkeep) for task in actuator.upkeep()]
+        if not tasks:
+            return Upkeep((), _NoTender())
+        tender = self._closed_last(SlowWriter())
+        tender.attach(selector)
+        return Upkeep(tasks, tender)
 
     def restore(self) -> RestoreReport:
         """Put back every knob; what could not be is told as an error. May be called again, but nothing may be applied after it."""

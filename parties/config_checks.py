@@ -317,8 +317,9 @@ def _names(settings: ControlSettings) -> Iterator[Mistake]:
 def _control_groups(settings: ControlSettings) -> Iterator[Mistake]:
     groups = [((*path, "cgroups"), member.name, group) for path, member in members(settings) for group in member.cgroups]
     for path, member in members(settings):
-        if not member.cgroups:
-            yield Mistake((*path, "cgroups"), 'names no control group; say cgroup = "/web"')
+        if not (member.cgroups or member.units or member.containers):
+            ways = 'cgroup = "/web", unit = "web.service" or container = "docker:web"'
+            yield Mistake((*path, "cgroups"), f"names no control group; say {ways}")
     for path, _, group in groups:
         if not group.startswith("/") or group != "/" + "/".join(part for part in group.split("/") if part not in ("", ".", "..")):
             yield Mistake(path, f'"{group}" is no path below the hierarchy\'s mount point; say "/web" or "/web/nginx"')
@@ -377,7 +378,9 @@ def _cores(settings: ControlSettings) -> Iterator[Mistake]:
 def _resources(settings: ControlSettings) -> Iterator[Mistake]:
     if settings.node == NodeSettings(name=settings.node.name) and settings.policy != UNMANAGED:
         yield Mistake(
-            ("node",), "nothing is managed; add [node.cores], [node.memory], [node.disk] or [node.network]", (("policy",),)
+            ("node",),
+            f"nothing is managed; add {', '.join(_TABLES[:-1])} or {_TABLES[-1]}",
+            (("policy",),),
         )
     for shared in shared_resources(settings):
         if shared.total and shared.total < shared.step and shared.resource is not Resource.CORES:
@@ -397,7 +400,7 @@ def _limits(settings: ControlSettings) -> Iterator[Mistake]:
             low, high = ("service", index, "minimum", key), ("service", index, "maximum", key)
             if most and least > most:
                 yield Mistake(low, f"{quantity.format(least)} is more than the maximum, {quantity.format(most)}", (high,))
-            if key in _TABLES and (least or most) and field not in shared_by_field:
+            if (least or most) and getattr(settings.node, key) is None:
                 yield Mistake(
                     low if least else high, f"has no effect, as {key} is not managed; add [node.{key}] or take it out", (("node",),)
                 )
@@ -432,4 +435,4 @@ _AMOUNTS: Mapping[str, tuple[str, Quantity]] = {
     "disk_bytes_per_s": ("disk", units.BYTE_RATE),
     "network_bits_per_s": ("network", units.BIT_RATE),
 }
-_TABLES = frozenset(field.name for field in dataclasses.fields(NodeSettings)) - {"name"}
+_TABLES = tuple(f"[node.{field.name}]" for field in dataclasses.fields(NodeSettings) if field.name != "name")

@@ -261,10 +261,10 @@ def _unknown(path: Path, owner: type | None, near: str, root: type) -> str:
     keys = keys_of(owner) if owner is not None else ()
     if twice := [key for key in keys if name in key.names]:
         return f"is given twice, as {' and '.join(twice[0].names)}; keep one of the two"
-    if near:
-        return f"unknown key; did you mean {near!r}?"
     if elsewhere := [_table_name(table, root) for table, key in all_keys(root) if name in key.names]:
         return f"unknown key here; it belongs in {' or '.join(elsewhere)}"
+    if near:
+        return f"unknown key; did you mean {near!r}?"
     return f"unknown key; known here: {', '.join(sorted(key.name for key in keys))}"
 
 

@@ -126,7 +126,7 @@ class Enforcer:
     """The only one that writes knobs. It opens nothing and reads no clock; nothing it does blocks.
 
     ``now_ns`` is the platform's monotonic clock throughout. ``backoff`` spaces both retries of failed roll-backs and repetitions of
-    a refused write.
+    a refused write. Every write to a knob of ``slow_kinds`` goes to the slow writer.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class Enforcer:
         *,
         backoff: Backoff = Backoff(),
         foreign_rule: ForeignRule = _RULE,
+        slow_kinds: frozenset[str] = frozenset(),
     ) -> None:
         self._journal = journal
         self._slow_writer = slow_writer
@@ -145,7 +146,8 @@ class Enforcer:
         self._runs: dict[int, _Run] = {}  # pending, or waiting for another attempt to roll back
         self._awaited: dict[int, _Run] = {}  # by the slow writer's ticket
         self._refusals: dict[KnobRef, _Refusal] = {}
-        self._slow_kinds: set[str] = set()
+        self._always_slow = slow_kinds
+        self._slow_kinds = set(slow_kinds)
         self._next_ticket = 1
 
     # What is known
@@ -306,7 +308,7 @@ class Enforcer:
             if not state.gone and not write.knob.same(write.value, state.in_force):
                 step = _Step(write, state.in_force)
                 state.contest.wrote(now_ns)
-                if write.slow:
+                if write.slow or write.knob.ref.kind in self._always_slow:
                     self._hand_over(run, step, write.value, now_ns)
                     return False
                 self._judge(run, step, *_put(write.knob, write.value), now_ns)

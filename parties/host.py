@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from parties.enforcer import Enforcer
 from parties.foreign import Drift, DriftState
-from parties.interfaces import Actuator, UsageMonitor
+from parties.interfaces import Actuator, Finding, FollowsCores, UsageMonitor
 from parties.knob import KnobWrite
 from parties.model import (
     BEST_EFFORT,
@@ -38,6 +38,7 @@ from parties.model import (
 )
 from parties.move_ledger import MoveLedger, Plan, plans
 from parties.placement import Placement, place
+from parties.upkeep import Upkeep
 
 LEAD_NS = 5_000_000  # latency is taken in so long before a tick, or in the middle of a shorter wait
 LONGEST_UNREAD_NS = NS_PER_S // 2  # and not later than this, as what is not read fills the senders' buffers
@@ -125,17 +126,20 @@ class HostPlatform:
         selector: selectors.BaseSelector,
         sources: selectors.BaseSelector,
         events: Events,
+        upkeep: Upkeep,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.node = node
         self._services = {service.name: service for service in services}
         self._actuators = actuators
+        self._followers = [actuator for actuator in actuators.values() if isinstance(actuator, FollowsCores)]
         self._looks_once = [actuator for actuator in actuators.values() if isinstance(actuator, LooksOnce)]
         self._enforcer = enforcer
         self._monitors = monitors
         self._selector = selector
         self._sources = sources
         self._events = events
+        self._upkeep = upkeep
         self._clock = clock
         self._stopping = False
         self._partition = Partition({})
@@ -183,11 +187,13 @@ class HostPlatform:
         for resource, actuator in self._actuators.items():
             self._carry_out_at_start(resource.value, actuator.writes(placement, None))
         self._partition, self._placement = partition, placement
+        self._begin_upkeep()
 
     def observe(self, tick: int) -> Observation:
         """The interval that ends now: latency, use, the partition in force, and what became of earlier moves."""
         now_ns = self._clock()
         self._collect(now_ns)
+        self._tend(now_ns)
         with contextlib.ExitStack() as looks:
             for actuator in self._looks_once:
                 looks.enter_context(actuator.one_look())
@@ -278,8 +284,12 @@ class HostPlatform:
             self._end(moves, MoveStatus.REFUSED, f"{key}: an earlier move is still under way", now_ns)
             return
         placement = place(self.node, self._partition.after(moves), self._placement)
+        actuators = [self._actuators[key.resource], *(self._followers if key.resource is Resource.CORES else ())]
+        before = self._placement
         writes = self._guarded(
-            f"{key}: a move cannot be planned", lambda: self._actuators[key.resource].writes(placement, self._placement), None
+            f"{key}: a move cannot be planned",
+            lambda: [write for actuator in actuators for write in actuator.writes(placement, before)],
+            None,
         )
         if writes is None:
             self._end(moves, MoveStatus.REFUSED, f"{key}: it cannot be planned", now_ns)
@@ -291,6 +301,32 @@ class HostPlatform:
         if outcome.status is MoveStatus.DONE:
             self._partition, self._placement = placement.partition, placement
         self._end(moves, outcome.status, outcome.detail, now_ns)
+
+    def _begin_upkeep(self) -> None:
+        """Have every task done once before the loop begins. Raises StartError."""
+        limit_ns = self._clock() + START_LIMIT_NS
+        while not self._upkeep.begun:
+            self._tend(self._clock())
+            if self._clock() > limit_ns:
+                raise StartError(f"upkeep: not done after {START_LIMIT_NS // NS_PER_S} s")
+            if not self.wait_until(self._clock() + POLL_AT_START_NS):
+                raise StartError("upkeep: asked to stop before it was done")
+
+    def _tend(self, now_ns: int) -> None:
+        """What the upkeep found: writes that nobody waits for, and words for the operator, each said once."""
+        for finding in self._findings(now_ns):
+            for text in finding.warnings:
+                if text not in self._said:
+                    self._said[text] = text
+                    self._events("warning", text)
+            if finding.writes:
+                outcome = self._enforcer.apply(finding.writes, now_ns)
+                if outcome.status is MoveStatus.REFUSED:
+                    self._events("warning", f"refused: {outcome.detail}")
+
+    def _findings(self, now_ns: int) -> Sequence[Finding]:
+        nothing: Sequence[Finding] = ()
+        return self._guarded("upkeep cannot be judged", lambda: self._upkeep.tend(now_ns), nothing)
 
     def _collect(self, now_ns: int) -> None:
         for ticket, outcome in self._enforcer.poll(now_ns):

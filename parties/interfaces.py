@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from parties.knob import KnobWrite
+from parties.knob import KnobRef, KnobWrite
 from parties.model import (
     Decision,
     Holder,
@@ -94,6 +95,43 @@ class Actuator(Protocol):
 
     def close(self) -> None:
         """Give up descriptors. Writes nothing."""
+
+
+@runtime_checkable
+class FollowsCores(Protocol):
+    """An actuator whose writes depend on which CPUs a holder has: it takes part in the plan of every move of cores."""
+
+    follows_cores: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an upkeep task came to: writes to be carried out now, in a plan of their own, and what an operator should know."""
+
+    writes: Sequence[KnobWrite] = ()
+    warnings: Sequence[str] = ()
+
+
+class UpkeepTask(Protocol):
+    """Something that has to be looked after while the loop runs, and is too slow for the tick: new threads, a slow sensor.
+
+    Every ``period_ns`` the knob ``ref`` is set to ``value`` by a process of its own; what is read back of it is judged here.
+    """
+
+    ref: KnobRef
+    value: str
+    period_ns: int
+
+    def judge(self, found: str | None, error: OSError | None) -> Finding:
+        """What follows from what was found, or from why it could not be."""
+
+
+@runtime_checkable
+class NeedsUpkeep(Protocol):
+    """An actuator that has upkeep tasks. They are done once before the loop begins."""
+
+    def upkeep(self) -> Sequence[UpkeepTask]:
+        """The tasks, the same at each call."""
 
 
 class UsageMonitor(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from parties.model import Holder
+from parties.model import Holder, Resource
 
 VANISHED = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
 """What a knob's error carries when its group, device or process is gone: normal, and nothing to put back."""
@@ -53,8 +53,30 @@ class Knob(Protocol):
         """Bring back what ``read`` gave before the first write, None meaning unset."""
 
 
-KnobKinds = Mapping[str, Callable[[tuple[str, ...]], Knob]]
-"""How a knob is found again from its ``KnobRef``: a constructor per kind, called with the address."""
+@dataclass(frozen=True, slots=True)
+class KnobKind:
+    """What holds for every knob of a kind, whichever process meets it.
+
+    ``make`` finds a knob again from the address in its ``KnobRef``. ``resource`` is whose exit policy applies; None for the
+    rest of the machine. ``slow``: a write may take long (another process does it, a service manager is asked), so it is never done
+    on the tick. ``persistent``: the value outlives a boot. ``safe`` gives the value that suits a machine without us, None meaning
+    unset; a kind without it is restored instead.
+    """
+
+    make: Callable[[tuple[str, ...]], Knob]
+    resource: Resource | None = None
+    slow: bool = False
+    persistent: bool = False
+    safe: Callable[[Knob], str | None] | None = None
+
+
+KnobKinds = Mapping[str, KnobKind]
+"""Every kind of knob by its name."""
+
+
+def slow_kinds(kinds: KnobKinds) -> frozenset[str]:
+    """The kinds whose writes are never done on the tick."""
+    return frozenset(name for name, kind in kinds.items() if kind.slow)
 
 
 class Effect(enum.IntEnum):

@@ -63,11 +63,10 @@ def restore(
     *,
     dry_run: bool = False,
     proc: Path = Path("/proc"),
-    persistent: frozenset[str] = frozenset(),
 ) -> RestoreReport:
     """Bring back every value of a journal, newest first, and read each one back.
 
-    May be run again at any time, also after it was interrupted. Entries of an earlier boot are void, except for kinds in
+    May be run again at any time, also after it was interrupted. Entries of an earlier boot are void, except for kinds that are
     ``persistent``: control groups, their limits and traffic classes go with the boot, and what bears their names now belongs to
     somebody else. What failed stays in the journal; when nothing is left the journal is removed. ``dry_run`` only reads. The caller
     holds the ``RuntimeLock``, so that no daemon is at work meanwhile.
@@ -78,16 +77,14 @@ def restore(
         contents = read_journal(journal)
     except FileNotFoundError:
         return RestoreReport(journal, dry_run=dry_run)
-    entries = _bring_back(contents, kinds, boot_id(proc), persistent, dry_run=dry_run)
+    entries = _bring_back(contents, kinds, boot_id(proc), dry_run=dry_run)
     set_aside = None
     if not dry_run:
         set_aside = _tidy(journal, contents, entries)
     return RestoreReport(journal, tuple(entries), tuple(contents.corrupt), set_aside, dry_run)
 
 
-def _bring_back(
-    contents: JournalContents, kinds: KnobKinds, this_boot: str, persistent: frozenset[str], *, dry_run: bool
-) -> list[Restored]:
+def _bring_back(contents: JournalContents, kinds: KnobKinds, this_boot: str, *, dry_run: bool) -> list[Restored]:
     newest_first = list(contents.entries.values())[::-1]
     if contents.header is None:
         cause = "of which boot it is cannot be told, the journal's first line being damaged; set it by hand"
@@ -98,7 +95,7 @@ def _bring_back(
     for entry in newest_first:
         if entry.yielded:
             fates[entry.ref] = Restored(entry.ref, entry.old, Fate.YIELDED)
-        elif other_boot and entry.ref.kind not in persistent:
+        elif other_boot and not _outlives_a_boot(entry, kinds):
             fates[entry.ref] = Restored(entry.ref, entry.old, Fate.VOID, f"of boot {contents.header.boot_id}")
         else:
             knob = _find(entry, kinds)
@@ -124,12 +121,17 @@ def _pass_until_settled(work: list[tuple[JournalEntry, Knob]], fates: dict[KnobR
             return
 
 
+def _outlives_a_boot(entry: JournalEntry, kinds: KnobKinds) -> bool:
+    kind = kinds.get(entry.ref.kind)
+    return kind is not None and kind.persistent
+
+
 def _find(entry: JournalEntry, kinds: KnobKinds) -> Knob | Restored:
-    make = kinds.get(entry.ref.kind)
-    if make is None:
+    kind = kinds.get(entry.ref.kind)
+    if kind is None:
         return Restored(entry.ref, entry.old, Fate.FAILED, f"this version knows no knobs of kind {entry.ref.kind!r}")
     try:
-        return make(entry.ref.address)
+        return kind.make(entry.ref.address)
     except Exception as error:  # noqa: BLE001 - one knob's trouble must not keep the others from being restored
         return _trouble(entry, error)
 

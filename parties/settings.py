@@ -64,6 +64,40 @@ class CoreSettings:
     period_ns: int = 10 * MS  # of CPU bandwidth control; step and floor are fractions of it
 
 
+class CacheMechanism(enum.StrEnum):
+    """How LLC ways are set."""
+
+    AUTO = "auto"  # resctrl where the kernel has it, else pqos
+    RESCTRL = "resctrl"  # the kernel's file system
+    PQOS = "pqos"  # the command of intel-cmt-cat
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """LLC ways of each L3 domain."""
+
+    mechanism: CacheMechanism = CacheMechanism.AUTO
+    reserved_ways: int = 0  # for all that belongs to no holder; 0: the shareable ways, else as few as the machine allows
+    mount: str = ""  # where resctrl is mounted; empty: found in /proc
+
+
+class FrequencyMechanism(enum.StrEnum):
+    """How CPU frequency is set."""
+
+    AUTO = "auto"  # the userspace governor where the driver has one, else a cap
+    USERSPACE = "userspace"  # a fixed frequency; the performance governor as turbo (section 4.1)
+    CAP = "cap"  # scaling_max_freq, for drivers that choose the frequency themselves
+
+
+@dataclass(frozen=True, slots=True)
+class FrequencySettings:
+    """CPU frequency of each holder's cores."""
+
+    mechanism: FrequencyMechanism = FrequencyMechanism.AUTO
+    step_hz: int = 100 * MS
+    turbo: bool = True  # whether turbo is the top step
+
+
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
     """Memory: the amount under management and its step."""
@@ -97,6 +131,8 @@ class NodeSettings:
 
     name: str = "host"
     cores: CoreSettings | None = None
+    cache: CacheSettings | None = None
+    frequency: FrequencySettings | None = None
     memory: MemorySettings | None = None
     disk: DiskSettings | None = None
     network: NetworkSettings | None = None
@@ -119,8 +155,10 @@ class ServiceSettings:
     """A latency-critical service: where its processes are, its QoS target, and what it must or may hold."""
 
     name: str
-    cgroups: tuple[str, ...]  # paths below each controller's mount point, "/web/nginx"
     target_ns: int
+    cgroups: tuple[str, ...] = ()  # paths below each controller's mount point, "/web/nginx"
+    units: tuple[str, ...] = ()  # of systemd, "nginx.service"
+    containers: tuple[str, ...] = ()  # "docker:NAME", "containerd:NAME", "lxc:NAME", "podman:NAME"
     percentile: float = 99.0
     home: int = 0  # domain
     ports: tuple[int, ...] = ()  # where traffic cannot be classified by control group
@@ -133,10 +171,59 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class BestEffortSettings:
-    """A best-effort job."""
+    """A best-effort job: control groups, units and containers as of a service."""
 
     name: str
-    cgroups: tuple[str, ...]
+    cgroups: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RestSettings:
+    """What belongs to no service and no job: which of it is kept off the managed CPUs, on the reserved ones."""
+
+    processes: bool = False  # in systemd's slices (v2) or the root of cpuset (v1)
+    kernel_threads: bool = False  # those that can move, and unbound work queues
+    interrupts: bool = False
+
+
+class ExitPolicy(enum.StrEnum):
+    """What becomes of a resource's values when the daemon ends."""
+
+    RESTORE = "restore"  # as they were before it
+    HOLD = "hold"  # as they are, until "parties restore" or the next start
+    SAFE = "safe"  # what suits a machine without it: no limits, all CPUs, all ways, full frequency
+
+
+@dataclass(frozen=True, slots=True)
+class ExitSettings:
+    """The exit policy of each resource, and of the rest of the machine."""
+
+    cores: ExitPolicy = ExitPolicy.RESTORE
+    cache: ExitPolicy = ExitPolicy.RESTORE
+    frequency: ExitPolicy = ExitPolicy.RESTORE
+    memory: ExitPolicy = ExitPolicy.RESTORE
+    disk: ExitPolicy = ExitPolicy.RESTORE
+    network: ExitPolicy = ExitPolicy.RESTORE
+    rest: ExitPolicy = ExitPolicy.RESTORE
+
+
+class ForeignAction(enum.StrEnum):
+    """What is done about a value that somebody else wrote."""
+
+    REASSERT = "reassert"  # written again with back-off a few times, then yielded
+    YIELD = "yield"  # left to them at once
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSettings:
+    """The rule for foreign writers (``parties.foreign``)."""
+
+    action: ForeignAction = ForeignAction.REASSERT
+    first_ns: int = 1_000 * MS  # until the first re-assertion; twice as long each time
+    most: int = 3  # re-assertions within the window; after them the knob is yielded
+    window_ns: int = 60_000 * MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +238,9 @@ class ControlSettings:
     seed: int = 1
     parties: PartiesSettings = field(default_factory=PartiesSettings)
     signal: SignalSettings = field(default_factory=SignalSettings)
+    rest: RestSettings = field(default_factory=RestSettings)
+    exit: ExitSettings = field(default_factory=ExitSettings)
+    foreign: ForeignSettings = field(default_factory=ForeignSettings)
     absent_grace_ns: int = 10_000 * MS  # a service without processes for so long gives its resources back
     runtime_directory: str = "/run/parties"  # sockets and lock
     state_directory: str = "/var/lib/parties"  # journal and records

@@ -196,7 +196,7 @@ def _answer(kinds: KnobKinds, knobs: dict[KnobRef, Knob], data: bytes) -> dict[s
     request = json.loads(data)
     ref = KnobRef(request["kind"], tuple(request["address"]))
     try:
-        knob = knobs.get(ref) or knobs.setdefault(ref, kinds[ref.kind](ref.address))
+        knob = knobs.get(ref) or knobs.setdefault(ref, kinds[ref.kind].make(ref.address))
         if request["value"] is None:
             knob.restore(None)
         else:

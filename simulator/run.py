@@ -330,7 +330,6 @@ class Simulation:
 def _service_settings(service: Service) -> ServiceSettings:
     return ServiceSettings(
         service.name,
-        (),
         service.target.latency_ns,
         percentile=service.target.percentile,
         stateless=service.stateless,

@@ -128,7 +128,7 @@ def settings_for(box: Sandbox, groups: Sequence[str], disk: str | None, interval
     services = groups[:-1]
     return ControlSettings(
         services=tuple(
-            ServiceSettings(Path(path).name, (path,), TARGET_NS, ports=(20_000 + number,)) for number, path in enumerate(services)
+            ServiceSettings(Path(path).name, TARGET_NS, (path,), ports=(20_000 + number,)) for number, path in enumerate(services)
         ),
         best_effort=(BestEffortSettings("job", (groups[-1],)),),
         node=NodeSettings(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from actuators.cgroup.files import KeptFile
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth
-from parties.knob import KnobError, KnobKinds, KnobRef
+from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
+from parties.model import Resource
 from parties.units import parse_cpu_list
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -304,10 +305,10 @@ def _bare(error: OSError) -> OSError:
 
 
 KINDS: KnobKinds = {
-    ListKnob.KIND: lambda address: ListKnob(Path(address[0])),
-    CpuBandwidthKnob.KIND: lambda address: CpuBandwidthKnob(Path(address[0])),
-    CpuClassKnob.KIND: lambda address: CpuClassKnob(Path(address[0])),
-    MemoryLimitKnob.KIND: lambda address: MemoryLimitKnob(Path(address[0])),
-    DiskThrottleKnob.KIND: lambda address: DiskThrottleKnob(Path(address[0]), address[1]),
-    FreezerKnob.KIND: lambda address: FreezerKnob(Path(address[0])),
+    ListKnob.KIND: KnobKind(lambda address: ListKnob(Path(address[0])), Resource.CORES),
+    CpuBandwidthKnob.KIND: KnobKind(lambda address: CpuBandwidthKnob(Path(address[0])), Resource.CORES),
+    CpuClassKnob.KIND: KnobKind(lambda address: CpuClassKnob(Path(address[0])), Resource.CORES),
+    MemoryLimitKnob.KIND: KnobKind(lambda address: MemoryLimitKnob(Path(address[0])), Resource.MEMORY),
+    DiskThrottleKnob.KIND: KnobKind(lambda address: DiskThrottleKnob(Path(address[0]), address[1]), Resource.DISK),
+    FreezerKnob.KIND: KnobKind(lambda address: FreezerKnob(Path(address[0])), Resource.CORES),
 }

@@ -33,7 +33,8 @@ from actuators.network.tc import (
     port_rules,
     unpack_filters,
 )
-from parties.knob import KnobError, KnobKinds, KnobRef
+from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
+from parties.model import Resource
 
 HANDLE: Final = 0x70610000
 """Our qdisc's handle, 7061: in ``tc``; unusual on purpose, as it is how an earlier run's objects are told from others'."""
@@ -332,8 +333,8 @@ def _device(address: tuple[str, ...]) -> Device:
 
 
 KINDS: KnobKinds = {
-    "tc-qdisc": lambda address: QdiscKnob(_device(address)),
-    "tc-class": lambda address: ClassKnob(_device(address), parse_handle(address[2])),
-    "tc-filter": lambda address: FilterKnob(_device(address)),
+    "tc-qdisc": KnobKind(lambda address: QdiscKnob(_device(address)), Resource.NETWORK),
+    "tc-class": KnobKind(lambda address: ClassKnob(_device(address), parse_handle(address[2])), Resource.NETWORK),
+    "tc-filter": KnobKind(lambda address: FilterKnob(_device(address)), Resource.NETWORK),
 }
 """How a knob is found again from the journal's reference, in any process."""

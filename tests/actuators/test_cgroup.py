@@ -265,7 +265,7 @@ def test_every_kind_finds_its_knob_again(layer: GroupLayerV1, make_group: Callab
     knobs = [group.cpus, group.mems, group.cpu_bandwidth, group.cpu_class, group.memory_limit, throttle, group.freezer]
     assert {knob.ref.kind for knob in knobs} == set(v1_knobs.KINDS)
     for knob in knobs:
-        twin = v1_knobs.KINDS[knob.ref.kind](knob.ref.address)
+        twin = v1_knobs.KINDS[knob.ref.kind].make(knob.ref.address)
         assert twin.ref == knob.ref
         assert twin.read() == knob.read()
 

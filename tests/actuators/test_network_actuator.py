@@ -24,8 +24,8 @@ from parties.placement import Placement
 from parties.settings import BestEffortSettings, NetworkSettings, ServiceSettings
 
 MBIT = 1_000_000
-WEB = ServiceSettings("web", ("/apps/web",), 1_000_000, ports=(80, 443))
-KV = ServiceSettings("kv", ("/apps/kv",), 1_000_000, ports=(11211,))
+WEB = ServiceSettings("web", 1_000_000, ("/apps/web",), ports=(80, 443))
+KV = ServiceSettings("kv", 1_000_000, ("/apps/kv",), ports=(11211,))
 
 
 class FakeControl:
@@ -286,7 +286,7 @@ def test_filters_that_somebody_changed_do_not_pass_for_ours(control: FakeControl
 )
 def test_a_reference_leads_back_to_its_knob(ref: KnobRef) -> None:
     """Kind and address are all that a later process has."""
-    assert KINDS[ref.kind](ref.address).ref == ref
+    assert KINDS[ref.kind].make(ref.address).ref == ref
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_every_refusal_says_what_where_and_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr(device, "_open", lambda: TrafficControl.__new__(TrafficControl))
     monkeypatch.setattr(TrafficControl, "set_class", refuse)
     monkeypatch.setattr("actuators.network.knobs._device", lambda _address: device)
-    knob = KINDS["tc-class"](("blue", "eth0", "7061:10"))
+    knob = KINDS["tc-class"].make(("blue", "eth0", "7061:10"))
     with pytest.raises(KnobError) as caught:
         knob.write(htb_class(HANDLE | 1, 125_001, 125_001, 0).text())
     assert caught.value.errno == code
@@ -330,5 +330,5 @@ def test_a_kernel_that_lacks_htb_is_not_mistaken_for_a_vanished_knob(monkeypatch
     monkeypatch.setattr(TrafficControl, "add_root", unknown)
     monkeypatch.setattr("actuators.network.knobs._device", lambda _address: device)
     with pytest.raises(KnobError, match="no HTB scheduler") as caught:
-        KINDS["tc-qdisc"](("", "eth0", "7061:")).write("default 7061:3")
+        KINDS["tc-qdisc"].make(("", "eth0", "7061:")).write("default 7061:3")
     assert caught.value.errno == errno.EOPNOTSUPP

@@ -72,7 +72,7 @@ def test_every_knob_reads_what_was_written_and_restores_what_was(cgroup_factory:
         for value in values:
             knob.write(value)
             assert knob.same(value, knob.read()), (value, knob.read())
-        KINDS[knob.ref.kind](knob.ref.address).restore(before)
+        KINDS[knob.ref.kind].make(knob.ref.address).restore(before)
         assert snapshot(group) == files
         assert knob.read() == before
 

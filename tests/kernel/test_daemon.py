@@ -180,7 +180,7 @@ def test_a_socket_in_use_is_refused(site: Site) -> None:
 def test_a_missing_group_is_refused_with_its_place(site: Site) -> None:
     """Every missing directory of a service's group is named; nothing is written."""
     before = site.values()
-    services = (*site.settings.services, ServiceSettings("ghost", ("/parties-test-no-such",), 10 * MS))
+    services = (*site.settings.services, ServiceSettings("ghost", 10 * MS, ("/parties-test-no-such",)))
     code, message = refused(replace(site.settings, services=services))
     assert code == 2
     assert "ghost" in message
@@ -389,7 +389,7 @@ def test_a_full_disk_under_the_journal_ends_the_start_and_undoes_it(
     state.mkdir()
     before = site.values()
     # Names that make the journal longer than a page.
-    long = tuple(ServiceSettings(letter, (cgroup_factory(letter * 240).path,), 10 * MS) for letter in "xyz")
+    long = tuple(ServiceSettings(letter, 10 * MS, (cgroup_factory(letter * 240).path,)) for letter in "xyz")
     settings = replace(site.settings, services=(*site.settings.services, *long), record=str(tmp_path / "record.jsonl"))
     mount = f'mount -t tmpfs -o size=4k none {state} && exec "$@"'
     with Daemon(settings, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh")) as daemon:

@@ -74,7 +74,7 @@ def run(*command: str) -> str:
 
 
 def service(name: str, port: int | None = None, *cgroups: str) -> ServiceSettings:
-    return ServiceSettings(name, cgroups or (f"/none/{name}",), 1_000_000, ports=() if port is None else (port,))
+    return ServiceSettings(name, 1_000_000, cgroups or (f"/none/{name}",), ports=() if port is None else (port,))
 
 
 def placement(**amounts: int) -> Placement:
@@ -291,7 +291,7 @@ def test_undo_newest_first_brings_back_exactly_what_tc_showed(wire: Wire) -> Non
         assert len(journal) == 7
         assert "htb 7061:" in wire.tc()
         for ref, old in reversed(journal):
-            knob = KINDS[ref.kind](ref.address)
+            knob = KINDS[ref.kind].make(ref.address)
             assert not knob.same("", knob.read())
             knob.restore(old)
             assert knob.read() is None
@@ -305,7 +305,7 @@ def test_undo_in_any_order_and_twice_is_harmless(wire: Wire) -> None:
         journal = start(actuator, placement(a=50))
     for _time in range(2):
         for ref, old in journal:
-            KINDS[ref.kind](ref.address).restore(old)
+            KINDS[ref.kind].make(ref.address).restore(old)
     assert wire.tc() == before
 
 
@@ -317,7 +317,7 @@ def test_a_fresh_process_restores_from_the_journal_alone(wire: Wire) -> None:
     listed = json.dumps([[ref.kind, ref.address, old] for ref, old in reversed(journal)])
     program = (
         "import json, sys; from actuators.network import KINDS\n"
-        "for kind, address, old in json.loads(sys.argv[1]): KINDS[kind](tuple(address)).restore(old)"
+        "for kind, address, old in json.loads(sys.argv[1]): KINDS[kind].make(tuple(address)).restore(old)"
     )
     run(sys.executable, "-W", "error", "-c", program, listed)
     assert wire.tc() == before
@@ -365,7 +365,7 @@ def test_a_root_qdisc_of_somebody_else_is_refused_and_left_alone(wire: Wire, kin
         assert actuator.read_back() == {}
         assert actuator.usage().sample(1) == {}
     for ref in (("tc-filter", "7061:"), ("tc-class", "7061:10"), ("tc-qdisc", "7061:")):
-        KINDS[ref[0]]((wire.server, "srv", ref[1])).restore(None)
+        KINDS[ref[0]].make((wire.server, "srv", ref[1])).restore(None)
     assert wire.tc() == before
 
 
@@ -388,13 +388,13 @@ def test_restore_after_the_namespace_is_gone_says_that_it_is_gone(wire: Wire) ->
         run("ip", "-n", wire.server, "link", "del", "srv")
         for ref, _old in journal:
             with pytest.raises(KnobError, match="No such device") as caught:
-                KINDS[ref.kind](ref.address).restore(None)
+                KINDS[ref.kind].make(ref.address).restore(None)
             assert caught.value.errno == errno.ENODEV
         assert actuator.read_back() == {POOL: {}}
         run("ip", "netns", "del", wire.server)
         for ref, _old in journal:
             with pytest.raises(KnobError, match=r"network namespace /run/netns/\S+ does not exist") as caught:
-                KINDS[ref.kind](ref.address).restore(None)
+                KINDS[ref.kind].make(ref.address).restore(None)
             assert caught.value.errno == errno.ENOENT
 
 
@@ -570,7 +570,7 @@ def test_traffic_is_classified_by_control_group(wire: Wire, group: tuple[Path, s
     assert 30 < inside < 65
     assert outside > 2 * inside
     for ref, old in reversed(journal):
-        KINDS[ref.kind](ref.address).restore(old)
+        KINDS[ref.kind].make(ref.address).restore(old)
     assert wire.tc() == before
 
 

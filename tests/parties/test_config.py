@@ -15,14 +15,23 @@ from parties.config_schema import Key, all_keys
 from parties.settings import (
     Amounts,
     BestEffortSettings,
+    CacheMechanism,
+    CacheSettings,
     ControlSettings,
     CoreDivision,
     CoreSettings,
     DiskSettings,
+    ExitPolicy,
+    ExitSettings,
+    ForeignAction,
+    ForeignSettings,
+    FrequencyMechanism,
+    FrequencySettings,
     MemorySettings,
     NetworkSettings,
     NodeSettings,
     PartiesSettings,
+    RestSettings,
     ServiceSettings,
     SignalSettings,
 )
@@ -66,6 +75,14 @@ def test_fills_every_setting() -> None:
         step = "100m"
         floor = "0.2 cores"
         period = "20ms"
+        [node.cache]
+        mechanism = "resctrl"
+        reserved = "2 ways"
+        mount = "/sys/fs/resctrl"
+        [node.frequency]
+        mechanism = "cap"
+        step = "50MHz"
+        turbo = false
         [node.memory]
         total = "64GB"
         step = "2GB"
@@ -78,6 +95,18 @@ def test_fills_every_setting() -> None:
         rate = "10Gbit/s"
         namespace = "ns"
         step = "1Gbit/s"
+        [rest]
+        processes = true
+        kernel_threads = true
+        interrupts = true
+        [exit]
+        cores = "hold"
+        rest = "safe"
+        [foreign]
+        action = "yield"
+        first = "2s"
+        most = 5
+        window = "30s"
         [parties]
         upsize_slack = 0.1
         downsize_slack = 0.3
@@ -100,6 +129,8 @@ def test_fills_every_setting() -> None:
         [[service]]
         name = "a"
         cgroup = "/a"
+        units = ["a.service", "a-worker.service"]
+        container = "docker:a"
         target = "10ms"
         percentile = 95
         home = 1
@@ -118,8 +149,10 @@ def test_fills_every_setting() -> None:
     most = Amounts(cores_millicores=4000, network_bits_per_s=5_000_000_000)
     service = ServiceSettings(
         "a",
-        ("/a",),
         10_000_000,
+        ("/a",),
+        ("a.service", "a-worker.service"),
+        ("docker:a",),
         95.0,
         1,
         (80,),
@@ -135,10 +168,15 @@ def test_fills_every_setting() -> None:
         node=NodeSettings(
             "xeon",
             cores,
+            CacheSettings(CacheMechanism.RESCTRL, 2, "/sys/fs/resctrl"),
+            FrequencySettings(FrequencyMechanism.CAP, 50_000_000, turbo=False),
             MemorySettings(64_000_000_000, 2_000_000_000),
             DiskSettings("/dev/sda", 500_000_000, 50_000_000),
             NetworkSettings("eth0", 10_000_000_000, "ns", 1_000_000_000),
         ),
+        rest=RestSettings(processes=True, kernel_threads=True, interrupts=True),
+        exit=ExitSettings(cores=ExitPolicy.HOLD, rest=ExitPolicy.SAFE),
+        foreign=ForeignSettings(ForeignAction.YIELD, 2_000_000_000, 5, 30_000_000_000),
         interval_ns=250_000_000,
         policy="equal",
         seed=7,
@@ -172,7 +210,7 @@ def test_an_unmeasured_disk_is_no_mistake() -> None:
 def test_what_is_left_out_keeps_its_default() -> None:
     """A short file gives the defaults of the settings, which stand in one place only."""
     assert parse(GOOD).settings == ControlSettings(
-        services=(ServiceSettings("web", ("/web",), 10_000_000), ServiceSettings("db", ("/db", "/db-writer"), 600_000)),
+        services=(ServiceSettings("web", 10_000_000, ("/web",)), ServiceSettings("db", 600_000, ("/db", "/db-writer"))),
         node=NodeSettings(memory=MemorySettings(8_000_000_000)),
     )
 
@@ -270,9 +308,14 @@ OWNERS: dict[tuple[str, ...], type] = {
     (): ControlSettings,
     ("node",): NodeSettings,
     ("node", "cores"): CoreSettings,
+    ("node", "cache"): CacheSettings,
+    ("node", "frequency"): FrequencySettings,
     ("node", "memory"): MemorySettings,
     ("node", "disk"): DiskSettings,
     ("node", "network"): NetworkSettings,
+    ("rest",): RestSettings,
+    ("exit",): ExitSettings,
+    ("foreign",): ForeignSettings,
     ("signal",): SignalSettings,
     ("parties",): PartiesSettings,
     ("service",): ServiceSettings,

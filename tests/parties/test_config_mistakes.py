@@ -139,7 +139,11 @@ BAD_VALUES = [
         '"/web/../db"',
         'line 7, service[0].cgroup (web): "/web/../db" is no path below the hierarchy\'s mount point; say "/web" or "/web/nginx"',
     ),
-    ('"/web"', "[]", 'line 7, service[0].cgroup (web): names no control group; say cgroup = "/web"'),
+    (
+        '"/web"',
+        "[]",
+        'line 7, service[0].cgroup (web): names no control group; say cgroup = "/web", unit = "web.service" or container = "docker:web"',
+    ),
     (
         '"/web"',
         '"/web"\ncgroups = ["/x"]',
@@ -375,7 +379,7 @@ parties.toml: 11 mistakes
   line 17, service[1].name (web): "web" is taken by service[0].name; every name is used once
   line 18, service[1].cgroup (web): "/same" (web) is the same as "/same" (web); every holder needs control groups of its own
   line 20, best_effort[0].name: is missing; add name = "web"
-  line 20, best_effort[0].cgroups: is missing; add cgroup = "/web\""""
+  line 20, best_effort[0].cgroups: names no control group; say cgroup = "/web", unit = "web.service" or container = "docker:web\""""
     )
 
 
@@ -393,11 +397,11 @@ parties.toml: 11 mistakes
         ),
         (
             'version = 1\n[node.memory]\ntotal = "1GB"',
-            "service: is missing; add [[service]] with name, cgroups, target",
+            "service: is missing; add [[service]] with name, target",
         ),
         (
             'version = 1\n[[service]]\nname = "web"\ntarget = "1ms"\ncgroup = "/web"\n',
-            "node: nothing is managed; add [node.cores], [node.memory], [node.disk] or [node.network]",
+            "node: nothing is managed; add [node.cores], [node.cache], [node.frequency], [node.memory], [node.disk] or [node.network]",
         ),
         ("version = 1\ninterval = = 3", "line 2: is not valid TOML: Invalid value"),
         ("version = 1\n[node", "line 2: is not valid TOML: Expected ']' at the end of a table declaration"),

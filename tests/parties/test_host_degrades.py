@@ -30,6 +30,7 @@ from parties.model import (
     ServiceState,
     Usage,
 )
+from parties.upkeep import Upkeep
 
 CORES, DISK = PoolKey(Resource.CORES, 0), PoolKey(Resource.DISK)
 NODE = Node("two", (Domain(0, (Core(1, (1,)),)),), {CORES: Pool(CORES, 1000, 50, 100), DISK: Pool(DISK, 20, 1, 1)})
@@ -101,6 +102,7 @@ def platform(parts: Parts) -> HostPlatform:
         selector=selectors.DefaultSelector(),
         sources=selectors.DefaultSelector(),
         events=lambda level, text: parts.events.append(f"{level}: {text}"),
+        upkeep=Upkeep((), cast("Any", parts)),
         clock=lambda: 0,
     )
     made.start(START, best_effort_idle_class=True, sharing={})

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from parties.host import LEAD_NS, LONGEST_UNREAD_NS, HostPlatform
 from parties.model import NS_PER_S, Node
+from parties.upkeep import Upkeep
 
 MS = 1_000_000
 
@@ -70,6 +71,7 @@ def platform(clock: Clock, urgent: Urgent, sources: Sources) -> HostPlatform:
         selector=cast("selectors.BaseSelector", urgent),
         sources=cast("selectors.BaseSelector", sources),
         events=lambda *_: None,
+        upkeep=Upkeep((), nothing),
         clock=clock,
     )
 

@@ -42,7 +42,7 @@ DISK = PoolKey(Resource.DISK)
 NODE = Node(
     "two", (Domain(0, (Core(1, (1, 3)),)),), {CORES: Pool(CORES, 1000, 50, 100), DISK: Pool(DISK, managed=False, reason="no")}
 )
-SETTINGS = ControlSettings(services=(ServiceSettings("web", ("/web",), 10_000_000),))
+SETTINGS = ControlSettings(services=(ServiceSettings("web", 10_000_000, ("/web",)),))
 SERVICES = (Service("web", QosTarget(10_000_000), minimum={Resource.CORES: 200}),)
 
 moves = st.builds(

@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from parties.journal import JOURNAL_NAME, Journal, JournalError, read_journal
-from parties.knob import KnobError, KnobKinds, KnobRef
+from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
 from parties.restore import Fate, RestoreReport, restore
 
 KILLS = 60
@@ -65,7 +65,7 @@ def test_failure_is_named_and_kept(undo_kit: ModuleType, tmp_path: Path) -> None
     path = write_journal(tmp_path, {"a": "1", "b": "2"})
     failing = dict.fromkeys(range(20), (errno.EPERM, False))
     board.faults = {n: fault for n, fault in failing.items() if n % 2 == 0}
-    report = restore(path, {"board": lambda address: board.knob(address[0])})
+    report = restore(path, board.kinds())
     assert fates(report) == {"b": Fate.FAILED, "a": Fate.RESTORED}
     assert "Operation not permitted" in report.of(Fate.FAILED)[0].detail
     assert list(read_journal(path).entries) == [ref("b")]
@@ -129,7 +129,7 @@ def test_knobs_that_disturb_each_other(tmp_path: Path, order: tuple[str, str]) -
     Coupled.values = {"idle": "1", "weight": "3"}
     before = {"idle": "0", "weight": "500"}
     path = write_journal(tmp_path, {name: before[name] for name in order})
-    kinds: KnobKinds = {"board": Coupled}
+    kinds: KnobKinds = {"board": KnobKind(Coupled)}
     assert restore(path, kinds).complete
     assert Coupled.values == before
 
@@ -139,10 +139,10 @@ def test_other_boot_voids_the_entries(undo_kit: ModuleType, tmp_path: Path) -> N
     proc = tmp_path / "proc/sys/kernel/random"
     proc.mkdir(parents=True)
     (proc / "boot_id").write_text("one\n")
-    for persistent, value, fate in ((frozenset({"board"}), "1", Fate.RESTORED), (frozenset[str](), "9", Fate.VOID)):
+    for persistent, value, fate in ((True, "1", Fate.RESTORED), (False, "9", Fate.VOID)):
         board = undo_kit.Board({"a": "9"})
         path = write_journal(tmp_path, {"a": "1"}, proc=tmp_path / "proc")
-        report = restore(path, board.kinds(), persistent=persistent)
+        report = restore(path, board.kinds(persistent=persistent))
         assert report.complete
         assert fates(report) == {"a": fate}
         assert board.values == {"a": value}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from parties.enforcer import Enforcer
 from parties.journal import Journal
-from parties.knob import Effect, Knob, KnobError, KnobRef, KnobWrite
+from parties.knob import Effect, Knob, KnobError, KnobKind, KnobRef, KnobWrite
 from parties.slow_writer import SlowResult, SlowWriter
 
 VANISH = -1
@@ -36,8 +36,8 @@ class Board:
     def knob(self, name: str) -> BoardKnob:
         return BoardKnob(self, name)
 
-    def kinds(self) -> dict[str, Callable[[tuple[str, ...]], BoardKnob]]:
-        return {"board": lambda address: self.knob(address[0])}
+    def kinds(self, *, persistent: bool = False) -> dict[str, KnobKind]:
+        return {"board": KnobKind(lambda address: self.knob(address[0]), persistent=persistent)}
 
     def held(self) -> int:
         """The sum over all knobs, unset and vanished ones holding nothing."""
@@ -159,7 +159,7 @@ class SlowFileKnob(FileKnob):
         super().write(value)
 
 
-KINDS = {"file": FileKnob, "slow-file": SlowFileKnob}
+KINDS = {"file": KnobKind(FileKnob), "slow-file": KnobKind(SlowFileKnob)}
 
 
 Draw = tuple[Knob, Callable[[random.Random], str]]

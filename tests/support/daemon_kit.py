@@ -44,7 +44,7 @@ def settings_for(
     """A daemon on the last CPU, shared in fractions, with memory and (where one is named) a disk."""
     last = max(os.sched_getaffinity(0))
     return ControlSettings(
-        services=tuple(ServiceSettings(name, (group.path,), TARGET_NS) for name, group in services.items()),
+        services=tuple(ServiceSettings(name, TARGET_NS, (group.path,)) for name, group in services.items()),
         best_effort=(BestEffortSettings("job", (best_effort.path,)),) if best_effort is not None else (),
         node=NodeSettings(
             cores=CoreSettings(managed_cpus=(last,), division=CoreDivision.FRACTIONS),

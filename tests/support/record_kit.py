@@ -132,7 +132,7 @@ def write_record(  # noqa: PLR0913 - what a run may differ in
 ) -> Path:
     """Run a policy on the toy node and record it; ``troubled`` adds absences, refused and slow moves, and missed ticks."""
     settings = ControlSettings(
-        services=tuple(ServiceSettings(service.name, (f"/{service.name}",), TARGET_NS) for service in services),
+        services=tuple(ServiceSettings(service.name, TARGET_NS, (f"/{service.name}",)) for service in services),
         best_effort=(BestEffortSettings("batch", ("/batch",)),),
         policy=policy,
         seed=seed,
