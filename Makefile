@@ -42,7 +42,7 @@ $(LOADGEN): $(LOADGEN_SOURCES)
 test: setup ## every test that this machine can run; kernel tests need root
 	@[[ -n "$(ROOT)" ]] || echo "test: not root, so the kernel tests are left out (they make control groups and network namespaces)"
 	cargo test --quiet --locked --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml
-	$(BIN)/pytest $(TESTS)
+	$(BIN)/pytest -m 'not guest' $(TESTS)
 
 test-fast: $(VENV)/.installed ## the tests that need neither root nor the load generator; under a minute
 	$(BIN)/pytest -n 2 -m 'not kernel and not slow' tests/parties tests/monitors tests/actuators tests/workloads

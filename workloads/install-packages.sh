@@ -3,7 +3,7 @@
 # Services that a package would start are kept from starting: the harness starts its own.
 set -euo pipefail
 
-packages=(memcached nginx-light stress-ng wrk iproute2 cgroup-tools util-linux shellcheck)
+packages=(memcached nginx-light stress-ng wrk iproute2 cgroup-tools util-linux shellcheck intel-cmt-cat linux-cpupower fuse3)
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 
 missing=()
