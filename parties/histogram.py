@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -112,12 +112,6 @@ class Histogram:
             position -= 1
             keep -= counts[position]
         return buckets[position]
-
-    def from_bucket(self, index: int) -> Iterator[tuple[int, int]]:
-        """The buckets that are not empty and their counts, from this bucket upwards."""
-        buckets, counts = self.columns()
-        first = bisect_left(buckets, index)
-        return zip(buckets[first:], counts[first:], strict=True)
 
     def percentile(self, percentile: float) -> int | None:
         """The nearest-rank percentile (99.0 for p99) in ns, as its bucket's upper end; None of nothing."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from workloads.demo.plan import PROGRAMS, Calibration
+from workloads.demo.table import violations_table
 from workloads.demo.trial import Progress, millicores
 
 LINE_EVERY_S = 10.0
@@ -110,16 +110,7 @@ def _given(held: Mapping[str, int], name: str) -> str:
 
 def final_table(summary: Mapping[str, Any]) -> Table:
     """The table at the end: a row for each manager and service. It fits 80 columns."""
-    table = Table(
-        title=f"Violated intervals of {summary['interval_ms']} ms: all, and after the first {summary['settle_s']:.0f} s",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for column in ("manager", "service"):
-        table.add_column(column, no_wrap=True)
-    for column in ("violated", "later", "p99 ms", "target", "unsent", "BE ops", "valid"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = violations_table(summary, ("violated", "later", "p99 ms", "target", "unsent", "BE ops", "valid"))
     for manager, found in summary["managers"].items():
         for index, (name, service) in enumerate(found["services"].items()):
             target_us = summary["services"][name]["target_us"]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +23,7 @@ from simulator.measure import ServiceMeasure
 from simulator.run import Simulation
 from simulator.scenario import DEFAULT_NODE, Scenario, scenario_named
 from workloads.demo.results import worse_off
+from workloads.demo.table import violations_table
 from workloads.simulated.play import played
 from workloads.simulated.plot import draw
 from workloads.simulated.timeline import Run
@@ -71,16 +71,7 @@ def run(options: Options, say: Callable[[str], object]) -> dict[str, Any]:
 
 def final_table(summary: Mapping[str, Any]) -> Table:
     """The table at the end: a row for each manager and service. It fits 80 columns."""
-    table = Table(
-        title=f"Violated intervals of {summary['interval_ms']} ms: all, and after the first {summary['settle_s']:.0f} s",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for column in ("manager", "service"):
-        table.add_column(column, no_wrap=True)
-    for column in ("violated", "later", "p99/target", "worst", "moves", "best effort"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = violations_table(summary, ("violated", "later", "p99/target", "worst", "moves", "best effort"))
     for manager, found in summary["managers"].items():
         for index, (name, service) in enumerate(found["services"].items()):
             table.add_row(

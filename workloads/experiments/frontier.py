@@ -22,17 +22,15 @@ Way = tuple[dict[str, int], ...]
 
 def cell(seed: int, manager: str, loads: Mapping[str, int], last: str, repeats: int) -> Point:
     """The largest load of one service beside fixed loads of the others. Keys are tenants' names."""
-    at = " ".join(f"{name}={load}" for name, load in loads.items())
     params: dict[str, Any] = {"manager": manager, "loads": dict(loads), "last": last, "repeats": repeats, "spared": SPARED}
-    return Point(f"{manager} {at} {last}=?", seed, params, _weight(manager, len(loads) + 1, repeats))
+    return Point(f"{manager} {_combination(params)}", seed, params, _weight(manager, len(loads) + 1, repeats))
 
 
 def ray(seed: int, manager: str, weights: Mapping[str, float], repeats: int, spared: float = SPARED) -> Point:
     """The largest loads in these proportions; ``spared`` is the rule by which a combination is judged."""
-    at = " ".join(f"{name}*{weight:g}" for name, weight in weights.items())
     params: dict[str, Any] = {"manager": manager, "weights": dict(weights), "repeats": repeats, "spared": spared}
     rule = "" if spared == SPARED else f" spared={spared:g}"
-    return Point(f"{manager} {at}{rule}", seed, params, 1.5 * _weight(manager, len(weights), repeats))
+    return Point(f"{manager} {_combination(params)}{rule}", seed, params, 1.5 * _weight(manager, len(weights), repeats))
 
 
 def measure(point: Point) -> Sequence[Row]:
@@ -42,7 +40,7 @@ def measure(point: Point) -> Sequence[Row]:
     manager = params["manager"]
     tenants = tuple(way[0])
     # The same arrivals for every manager and every load of a way: what differs is what is compared.
-    combination = point.name.removeprefix(f"{manager} ").partition(" spared=")[0]
+    combination = _combination(params)
     seeds = [derived_seed(point.seed, combination, repeat) for repeat in range(params["repeats"])]
     tried: dict[int, bool] = {}
 
@@ -68,6 +66,14 @@ def measure(point: Point) -> Sequence[Row]:
     # A cell says at which loads of the others it is, served or not; a ray has loads only where it is served.
     loads = {**params["loads"], **(found or {})} if "last" in params else (found or {})
     return [{**row, **{name: loads.get(name) for name in tenants}}]
+
+
+def _combination(params: Mapping[str, Any]) -> str:
+    """What is combined, whoever manages it and by whichever rule it is judged: the loads of a cell, the weights of a ray."""
+    if "last" in params:
+        fixed = "".join(f"{name}={load} " for name, load in params["loads"].items())
+        return f"{fixed}{params['last']}=?"
+    return " ".join(f"{name}*{weight:g}" for name, weight in params["weights"].items())
 
 
 def cell_way(loads: Mapping[str, int], last: str) -> Way:

@@ -75,6 +75,17 @@ def heat_map(  # noqa: PLR0913 - what is drawn, and how
     axes.tick_params(length=0)
 
 
+def load_map(  # noqa: PLR0913 - what is drawn, and how
+    axes: Axes, cells: Cells, across: Sequence[float], up: Sequence[float], *, title: str, names: tuple[str, str]
+) -> None:
+    """A heat map of largest loads in percent over the loads of two services, ``names`` on the x and the y axis."""
+    heat_map(axes, cells, across, up, limits=(0, 100))
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(f"{title_of(names[0])} (%)", fontsize=8)
+    axes.set_ylabel(f"{title_of(names[1])} (%)", fontsize=8)
+    axes.label_outer()
+
+
 def _luminance(colour: Colour) -> float:
     """How bright a colour is to the eye, 0 to 1 (ITU-R BT.601)."""
     red, green, blue, _ = colour

@@ -9,7 +9,7 @@ from pathlib import Path
 from workloads.experiments.experiment import Experiment, Point, Row, Summary
 from workloads.experiments.frontier import HERACLES, ORACLE, PARTIES, POINTS_FILE, UNMANAGED, cell, measure
 from workloads.experiments.paper import compare
-from workloads.experiments.plot import figure_of, heat_map, save, title_of
+from workloads.experiments.plot import figure_of, load_map, save, title_of
 from workloads.experiments.tables import aligned, by_manager, cells, levels, mean, number, percent_more, rounded
 from workloads.experiments.trials import REPEATS, STEPS
 
@@ -85,10 +85,8 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
     del summary
     figure, axes = figure_of(1, len(MANAGERS))
     for panel, (manager, found) in zip(axes[0], by_manager(rows).items(), strict=True):
-        heat_map(panel, cells(found, ACROSS, UP), levels(found, ACROSS), levels(found, UP), limits=(0, 100))
-        panel.set_title(f"{title_of(manager)}: largest load of NGINX (%)", fontsize=9)
-        panel.set_xlabel(f"{title_of(ACROSS)} (%)", fontsize=8)
-    axes[0][0].set_ylabel(f"{title_of(UP)} (%)", fontsize=8)
+        title = f"{title_of(manager)}: largest load of NGINX (%)"
+        load_map(panel, cells(found, ACROSS, UP), levels(found, ACROSS), levels(found, UP), title=title, names=(ACROSS, UP))
     save(figure, path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workloads.experiments.experiment import Experiment, Point, Row, Summary
 from workloads.experiments.frontier import PARTIES, POINTS_FILE, cell, measure
-from workloads.experiments.plot import figure_of, heat_map, save, title_of
+from workloads.experiments.plot import figure_of, load_map, save
 from workloads.experiments.tables import cells, levels, mean, number, rounded
 from workloads.experiments.trials import REPEATS, STEPS
 
@@ -44,11 +44,8 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
     """One heat map."""
     del summary
     figure, axes = figure_of(1, 1, width=4.4, height=3.9)
-    panel = axes[0][0]
-    heat_map(panel, cells(rows, ACROSS, UP), levels(rows, ACROSS), levels(rows, UP), limits=(0, 100))
-    panel.set_title("largest load of NGINX (%)\nbeside Moses 10 %, Sphinx 10 %, MongoDB 100 %", fontsize=9)
-    panel.set_xlabel(f"{title_of(ACROSS)} (%)", fontsize=8)
-    panel.set_ylabel(f"{title_of(UP)} (%)", fontsize=8)
+    title = "largest load of NGINX (%)\nbeside Moses 10 %, Sphinx 10 %, MongoDB 100 %"
+    load_map(axes[0][0], cells(rows, ACROSS, UP), levels(rows, ACROSS), levels(rows, UP), title=title, names=(ACROSS, UP))
     save(figure, path)
 
 

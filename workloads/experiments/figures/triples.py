@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workloads.experiments.experiment import Experiment, Point, Row, Summary
 from workloads.experiments.frontier import PARTIES, POINTS_FILE, cell, measure
-from workloads.experiments.plot import figure_of, heat_map, save, title_of
+from workloads.experiments.plot import figure_of, load_map, save, title_of
 from workloads.experiments.tables import cells, levels, mean, number, rounded
 from workloads.experiments.trials import REPEATS, STEPS
 
@@ -61,10 +61,8 @@ def draw(rows: Sequence[Row], summary: Summary, path: Path) -> None:
     figure, axes = figure_of(1, len(THIRDS))
     for panel, third in zip(axes[0], THIRDS, strict=True):
         found = [row for row in rows if row["last"] == third]
-        heat_map(panel, cells(found, ACROSS, UP), levels(found, ACROSS), levels(found, UP), limits=(0, 100))
-        panel.set_title(f"largest load of {title_of(third)} (%)", fontsize=9)
-        panel.set_xlabel(f"{title_of(ACROSS)} (%)", fontsize=8)
-    axes[0][0].set_ylabel(f"{title_of(UP)} (%)", fontsize=8)
+        title = f"largest load of {title_of(third)} (%)"
+        load_map(panel, cells(found, ACROSS, UP), levels(found, ACROSS), levels(found, UP), title=title, names=(ACROSS, UP))
     save(figure, path)
 
 
