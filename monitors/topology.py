@@ -7,6 +7,7 @@ core is split between them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,12 @@ class Topology:
     def cores(self) -> tuple[Core, ...]:
         """The physical cores; a core's id is its lowest CPU number."""
         return tuple(Core(place.core, place.threads) for place in self.places if place.cpu == place.core)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of the online CPUs, their cores, sockets, L3 caches and NUMA nodes: two machines of one shape share it."""
+        shape = [(place.cpu, place.threads, place.socket, place.l3, place.numa) for place in self.places]
+        return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
     @property
     def sockets(self) -> tuple[int, ...]:

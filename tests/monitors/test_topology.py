@@ -168,3 +168,22 @@ def test_a_root_without_sys_is_one_message(tmp_path: Path) -> None:
     """No /sys ends in a sentence."""
     with pytest.raises(TopologyError, match=r"cpu/online: cannot read the machine's shape: No such file"):
         Topology.read(tmp_path)
+
+
+def test_fingerprint_tells_shapes_apart(tmp_path: Path) -> None:
+    """The same shape has the same fingerprint; a CPU taken offline, another L3 or another node has not."""
+
+    def fingerprint(name: str, *, l3: int = 0, numa: int = 0, online: Iterable[int] | None = None) -> str:
+        root = machine(
+            tmp_path / name,
+            range(4),
+            core=lambda cpu: (cpu,),
+            socket=lambda _: 0,
+            l3=lambda _: l3,
+            numa=lambda _: numa,
+            online=online,
+        )
+        return Topology.read(root).fingerprint
+
+    assert fingerprint("a") == fingerprint("b")
+    assert len({fingerprint("c"), fingerprint("d", l3=1), fingerprint("e", numa=1), fingerprint("f", online=(0, 1, 2))}) == 4
