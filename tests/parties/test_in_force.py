@@ -94,7 +94,7 @@ def test_every_cut_is_malformed(path: Path) -> None:
         assert unfit(path)[0] is Unfit.MALFORMED, length
 
 
-WRONG: tuple[object, ...] = (None, 1, -1, "x", [], [[]], [["a"]], [[1, 2, 3]], {}, {"x": 1}, {"cores@0": {"a": "b"}}, {"web": ["a"]})
+WRONG: tuple[object, ...] = (None, 1, -1, "x", [], [[]], [["a"]], [[1, 2, 3]], {}, {"x": 1}, {"cores@0": {"a": "b"}}, {"b": ["a"]})
 
 
 @pytest.mark.parametrize("field", ["partition", "cpus", "way_masks", "wanted", "yielded", "vanished", "exit"])
