@@ -32,7 +32,7 @@ from parties.enforcer import Enforcer
 from parties.host import Events, HostPlatform, Monitors
 from parties.interfaces import Actuator, NeedsUpkeep
 from parties.journal import JOURNAL_NAME, Journal
-from parties.knob import KnobRef, slow_kinds
+from parties.knob import KnobRef
 from parties.model import BEST_EFFORT, Domain, Node, QosTarget, Resource, Service
 from parties.restore import Fate, RestoreReport, restore
 from parties.settings import Amounts, ControlSettings, CoreSettings, ServiceSettings
@@ -97,12 +97,14 @@ class Host:
         self._socket.attach(sources)
         self._slow_writer = slow_writer = self._closed_last(SlowWriter())
         slow_writer.attach(selector)
-        journal = self._closed_last(Journal(self._state, started_unix_ns=time.time_ns()))
+        journal = self._closed_last(
+            Journal(self._state, started_unix_ns=time.time_ns(), topology=topology.fingerprint, exit_policy=settings.exit)
+        )
         self.platform = HostPlatform(
             node,
             self.services,
             actuators={resource: actuators[resource] for resource in {pool.key.resource for pool in node.managed_pools()}},
-            enforcer=Enforcer(journal, slow_writer, slow_kinds=slow_kinds(KINDS)),
+            enforcer=Enforcer(journal, slow_writer, foreign_rule=settings.foreign, kinds=KINDS),
             monitors=_monitors(layer, managed, actuators, signal),
             selector=selector,
             sources=sources,
@@ -121,10 +123,13 @@ class Host:
         return Upkeep(tasks, tender)
 
     def restore(self) -> RestoreReport:
-        """Put back every knob; what could not be is told as an error. May be called again, but nothing may be applied after it."""
+        """Put back every knob, as far as the exit policy says so; what could not be is told as an error.
+
+        May be called again, but nothing may be applied after it.
+        """
         if self._slow_writer is not None:
             self._slow_writer.close()  # or a write under way could land after its knob was put back
-        report = restore(self._state / JOURNAL_NAME, KINDS)
+        report = restore(self._state / JOURNAL_NAME, KINDS, at_exit=True)
         for entry in report.of(Fate.FAILED):
             self._events("error", f"{entry.ref} could not be put back to {entry.old!r}: {entry.detail}; run 'parties restore'")
         for line in report.corrupt:

@@ -13,14 +13,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from parties.foreign import Contest, Drift, DriftState, ForeignRule
+from parties.foreign import Contest, Drift, DriftState
+from parties.in_force import Wanted
 from parties.journal import JournalError
-from parties.knob import VANISHED, Effect, Knob, KnobRef, KnobWrite
+from parties.knob import VANISHED, Effect, Knob, KnobKinds, KnobRef, KnobWrite, slow_kinds
 from parties.model import NS_PER_S, Holder, MoveStatus
+from parties.release import Releases, Restorable
+from parties.restore import Restored
+from parties.settings import ForeignSettings
 from parties.slow_writer import SlowResult
 
 
-class WriteAhead(Protocol):
+class WriteAhead(Restorable, Protocol):
     """What the enforcer needs of the journal; every method raises JournalError."""
 
     def __contains__(self, ref: KnobRef) -> bool:
@@ -58,7 +62,8 @@ class Backoff:
         return min(2 * last_ns, self.longest_ns) if last_ns else self.first_ns
 
 
-_RULE = ForeignRule()
+_RULE = ForeignSettings()
+_NO_KINDS: KnobKinds = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,8 @@ class Enforcer:
     """The only one that writes knobs. It opens nothing and reads no clock; nothing it does blocks.
 
     ``now_ns`` is the platform's monotonic clock throughout. ``backoff`` spaces both retries of failed roll-backs and repetitions of
-    a refused write. Every write to a knob of ``slow_kinds`` goes to the slow writer.
+    a refused write. ``kinds`` says which kinds are slow, so that every write of theirs goes to the slow writer, and whose they are.
+    ``changes`` grows whenever what is ``wanted``, ``vanished`` or ``yielded`` may be another.
     """
 
     def __init__(
@@ -135,8 +141,8 @@ class Enforcer:
         slow_writer: SlowExecutor,
         *,
         backoff: Backoff = Backoff(),
-        foreign_rule: ForeignRule = _RULE,
-        slow_kinds: frozenset[str] = frozenset(),
+        foreign_rule: ForeignSettings = _RULE,
+        kinds: KnobKinds = _NO_KINDS,
     ) -> None:
         self._journal = journal
         self._slow_writer = slow_writer
@@ -146,9 +152,13 @@ class Enforcer:
         self._runs: dict[int, _Run] = {}  # pending, or waiting for another attempt to roll back
         self._awaited: dict[int, _Run] = {}  # by the slow writer's ticket
         self._refusals: dict[KnobRef, _Refusal] = {}
-        self._always_slow = slow_kinds
-        self._slow_kinds = set(slow_kinds)
+        self._always_slow = slow_kinds(kinds)
+        self._slow_kinds = set(self._always_slow)
+        self._kinds = kinds
+        self._releases = Releases(journal, slow_writer.submit, self._slow_kinds)
+        self._leaving: set[Holder] = set()
         self._next_ticket = 1
+        self.changes = 0
 
     # What is known
 
@@ -160,6 +170,11 @@ class Enforcer:
             for ref, state in self._table.items()
             if state.expected is not None and not state.gone and not state.yielded
         }
+
+    @property
+    def wanted(self) -> dict[KnobRef, Wanted]:
+        """The values that plans have brought about and for whom, those of vanished and yielded knobs included."""
+        return {ref: Wanted(state.holder, state.expected) for ref, state in self._table.items() if state.expected is not None}
 
     @property
     def uncertain(self) -> frozenset[KnobRef]:
@@ -193,17 +208,30 @@ class Enforcer:
         """Go on with what was pending: the plans that ended since the last call, by ticket. Retries failed roll-backs."""
         ended: list[tuple[int, Outcome]] = []
         for result in self._slow_writer.poll(now_ns):
+            if self._releases.take(result):
+                continue
             run = self._awaited.pop(result.ticket)
             self._take_result(run, result, now_ns)
             ended += self._report(run, now_ns)
         for run in [run for run in self._runs.values() if run.due_ns is not None and run.due_ns <= now_ns]:
             run.due_ns = None
             ended += self._report(run, now_ns)
+        if self._leaving:
+            self._let_go(now_ns)
         return ended
+
+    def release(self, holder: Holder, now_ns: int) -> None:
+        """Stop managing the knobs of a holder that leaves, and put them back as they were: at once, or as soon as ``poll`` can."""
+        self._leaving.add(holder)
+        self._let_go(now_ns)
+
+    def released(self) -> list[Restored]:
+        """What became of the knobs of holders that left, since the last call."""
+        return self._releases.ended()
 
     def drift(self, now_ns: int) -> list[Drift]:
         """Read every knob under management and apply the rule for foreign writers; the events since the last call."""
-        busy = {ref for run in self._runs.values() for ref in run.refs}
+        busy = self._under_way()
         events: list[Drift] = []
         for ref, state in self._table.items():
             expected = state.expected
@@ -214,12 +242,30 @@ class Enforcer:
                 state.in_force = found
                 continue  # nearly always, and much cheaper than to take both values apart again
             events += self._examine(state, expected, found, error, now_ns)
+        self.changes += bool(events)
         return events
+
+    def _let_go(self, now_ns: int) -> None:
+        """Release what belongs to those who leave, as far as no plan has it under way."""
+        under_way = self._under_way()
+        for ref, state in [(ref, state) for ref, state in self._table.items() if state.holder in self._leaving]:
+            if ref not in under_way:
+                del self._table[ref]
+                self._refusals.pop(ref, None)
+                self._releases.begin(state.knob, now_ns)
+        self._leaving &= {state.holder for state in self._table.values()}
+        self.changes += 1
+
+    def _under_way(self) -> set[KnobRef]:
+        return {ref for run in self._runs.values() for ref in run.refs}
 
     def _obstacle(self, writes: Sequence[KnobWrite], now_ns: int) -> str:
         """Why the plan cannot even be begun; empty if it can."""
+        returning = self._releases.refs
         for write in writes:
             ref = write.knob.ref
+            if ref in returning or write.holder in self._leaving:
+                return f"{ref}: being put back to what it was before, as {write.holder} has left"
             for run in self._runs.values():
                 if ref in run.refs:
                     under_way = "uncertain, its roll-back is being retried" if run.wait_ns else "being written"
@@ -359,6 +405,7 @@ class Enforcer:
 
     def _conclude(self, run: _Run, now_ns: int) -> Outcome:
         """The outcome of a plan that has gone as far as it can, forward or back."""
+        self.changes += 1
         if not run.failure:
             del self._runs[run.ticket]
             return Outcome(MoveStatus.DONE, ticket=run.ticket)
@@ -427,13 +474,13 @@ class Enforcer:
         state.gone, state.unreadable, state.in_force = error.errno in VANISHED, True, None
         if state.gone:
             state.contest.settled()
-            return [] if was_gone else [_event(state, expected, None, DriftState.VANISHED, _words(error))]
-        return [] if was_unreadable else [_event(state, expected, None, DriftState.UNREADABLE, _words(error))]
+            return [] if was_gone else [self._event(state, expected, None, DriftState.VANISHED, _words(error))]
+        return [] if was_unreadable else [self._event(state, expected, None, DriftState.UNREADABLE, _words(error))]
 
     def _examine_returned(self, state: _State, expected: str, found: str | None, now_ns: int) -> list[Drift]:
         """Its group is there again: what it was is journalled anew, and the expected value written."""
         cause = self._welcome(state, found)
-        return [_event(state, expected, found, DriftState.RETURNED, cause or self._reassert(state, expected, now_ns))]
+        return [self._event(state, expected, found, DriftState.RETURNED, cause or self._reassert(state, expected, now_ns))]
 
     def _examine_foreign(self, state: _State, expected: str, found: str | None, now_ns: int) -> list[Drift]:
         """Somebody else wrote it: the rule says whether to wait, to re-assert or to yield."""
@@ -443,17 +490,23 @@ class Enforcer:
             try:
                 self._journal.mark_yielded(state.knob.ref)
             except JournalError as error:
-                return [_event(state, expected, found, DriftState.YIELDED, f"a restore will overwrite it all the same: {error}")]
-            return [_event(state, expected, found, DriftState.YIELDED)]
+                return [
+                    self._event(state, expected, found, DriftState.YIELDED, f"a restore will overwrite it all the same: {error}")
+                ]
+            return [self._event(state, expected, found, DriftState.YIELDED)]
         if state.contest.due(now_ns):
-            return [_event(state, expected, found, DriftState.REASSERTED, self._reassert(state, expected, now_ns))]
-        return [_event(state, expected, found, DriftState.NOTICED)] if news else []
+            return [self._event(state, expected, found, DriftState.REASSERTED, self._reassert(state, expected, now_ns))]
+        return [self._event(state, expected, found, DriftState.NOTICED)] if news else []
 
     def _reassert(self, state: _State, expected: str, now_ns: int) -> str:
         """Write the expected value again, as a plan of its own; why that failed, empty if it did not or is under way."""
         ref = state.knob.ref
         write = KnobWrite(state.knob, expected, state.holder, Effect.NEUTRAL, ref.kind in self._slow_kinds)
         return self._start([write], now_ns, silent=True).detail
+
+    def _event(self, state: _State, expected: str, found: str | None, what: DriftState, detail: str = "") -> Drift:
+        kind = self._kinds.get(state.knob.ref.kind)
+        return Drift(state.knob.ref, state.holder, expected, found, what, detail, None if kind is None else kind.resource)
 
 
 def _look(knob: Knob) -> tuple[str | None, OSError | None]:
@@ -486,7 +539,3 @@ def _words(error: OSError) -> str:
 
 def _matches(knob: Knob, old: str | None, found: str | None) -> bool:
     return found is None if old is None else knob.same(old, found)
-
-
-def _event(state: _State, expected: str, found: str | None, what: DriftState, detail: str = "") -> Drift:
-    return Drift(state.knob.ref, state.holder, expected, found, what, detail)

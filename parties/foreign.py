@@ -1,4 +1,8 @@
-"""The rule for foreign writers: notice, name, re-assert a few times with back-off, then yield; never a fight (invariant 6)."""
+"""The rule for foreign writers: notice, name, re-assert a few times with back-off, then yield; never a fight (invariant 6).
+
+The rule is set by ``ForeignSettings``: re-assert after ``first_ns``, then after twice as long each time, the ``most``-th time
+within ``window_ns`` being the last; or yield at once. To yield is to stop managing that knob.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,8 @@ import enum
 from dataclasses import dataclass, field
 
 from parties.knob import KnobRef
-from parties.model import NS_PER_S, Holder
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignRule:
-    """Re-assert after ``first_ns``, then after twice as long each time; the ``most``-th one within ``window_ns`` is the last."""
-
-    first_ns: int = NS_PER_S
-    most: int = 3
-    window_ns: int = 60 * NS_PER_S
+from parties.model import Holder, Resource
+from parties.settings import ForeignAction, ForeignSettings
 
 
 class DriftState(enum.StrEnum):
@@ -31,7 +27,7 @@ class DriftState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One event of one knob; ``found`` is None where it is unset, vanished or unreadable."""
+    """One event of one knob; ``found`` is None where it is unset, vanished or unreadable. ``resource`` is whose knob it is."""
 
     ref: KnobRef
     holder: Holder
@@ -39,13 +35,14 @@ class Drift:
     found: str | None
     state: DriftState
     detail: str = ""
+    resource: Resource | None = None
 
 
 @dataclass(slots=True)
 class Contest:
     """One knob's history under the rule."""
 
-    rule: ForeignRule
+    rule: ForeignSettings
     written_ns: list[int] = field(default_factory=list)  # our writes over foreign values, within the window
     noticed_ns: int | None = None
 
@@ -59,8 +56,9 @@ class Contest:
 
     @property
     def lost(self) -> bool:
-        """Whether it is time to yield: noticed once more, and every re-assertion spent."""
-        return self.noticed_ns is not None and len(self.written_ns) >= self.rule.most
+        """Whether it is time to yield: at once, or noticed once more with every re-assertion spent."""
+        at_once = self.rule.action is ForeignAction.YIELD
+        return self.noticed_ns is not None and (at_once or len(self.written_ns) >= self.rule.most)
 
     def due(self, now_ns: int) -> bool:
         """Whether to write now."""
@@ -75,3 +73,29 @@ class Contest:
     def settled(self) -> None:
         """The expected value is in force."""
         self.noticed_ns = None
+
+
+_LEVELS = {DriftState.REASSERTED: "info", DriftState.RETURNED: "info"}
+
+
+def told(drift: Drift) -> tuple[str, str]:
+    """An event of a knob in an operator's words: level and text."""
+    detail = f" ({drift.detail})" if drift.detail else ""
+    return _LEVELS.get(drift.state, "warning"), f"{drift.ref} of {drift.holder}: {_what(drift)}{detail}"
+
+
+def _what(drift: Drift) -> str:
+    match drift.state:
+        case DriftState.NOTICED:
+            return f"somebody else wrote {drift.found!r}, expected {drift.expected!r}; it will be written again"
+        case DriftState.REASSERTED:
+            return f"written again as {drift.expected!r} over {drift.found!r}"
+        case DriftState.YIELDED:
+            refused = "" if drift.resource is None else f"; moves of {drift.resource.value} that need it are refused"
+            return f"somebody else keeps writing {drift.found!r}; left to them from now on, also at restore{refused}"
+        case DriftState.VANISHED:
+            return "vanished, its control group or device is gone"
+        case DriftState.RETURNED:
+            return f"is there again; written as {drift.expected!r}"
+        case DriftState.UNREADABLE:
+            return "cannot be read"

@@ -2,12 +2,15 @@
 
 One append-only file in the state directory, one JSON record per line::
 
-    {"body":{"boot_id":"...","n":0,"pid":1,"record":"header","started_unix_ns":1,"version":1},"crc32":"..."}
+    {"body":{"boot_id":"...","exit":{"cores":"restore",...},"n":0,"pid":1,"record":"header","topology":"...",...},"crc32":"..."}
     {"body":{"address":["..."],"kind":"...","n":1,"old":"50000","record":"entry"},"crc32":"..."}
 
 ``n`` counts the lines, so that a lost one is noticed. Entries are on disk (fsync) before their knobs are written, so a last line
 that was cut short belongs to a knob that never was. A later entry of a knob supersedes an earlier one: its group was made anew.
-Values of the kernel do not outlive a boot, so the header says which boot they are of.
+Values of the kernel do not outlive a boot, so the header says which boot they are of. Each run that begins or goes on with the
+journal says what its exit policy is, so that nobody needs its configuration to carry it out.
+
+Version 1 had no topology, no exit policy and no "restored"; it is still read, and rewritten before a run goes on with it.
 """
 
 from __future__ import annotations
@@ -21,10 +24,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parties.codec import from_json, to_json
 from parties.knob import KnobRef
+from parties.settings import ExitSettings
 
 JOURNAL_NAME = "journal.jsonl"
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
+_READABLE = (1, 2)
+_RESTORE_ALL = ExitSettings()
 
 
 class JournalError(Exception):
@@ -42,11 +49,14 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Of which boot the values are, and which process began the journal."""
+    """Of which boot and topology the values are ("" if not known), which process began the journal, and its exit policy."""
 
     boot_id: str
     pid: int
     started_unix_ns: int
+    topology: str = ""
+    exit: ExitSettings = field(default_factory=ExitSettings)
+    version: int = JOURNAL_VERSION
 
 
 @dataclass(slots=True)
@@ -55,7 +65,8 @@ class JournalContents:
 
     ``entries`` hold each knob once, oldest first. ``header`` is None if the file has none (it was cut short at its creation, or its
     first line is damaged). ``corrupt`` names each damaged line; the other lines are still good, each by its own checksum.
-    ``good_bytes`` is the length without a last line that was cut short; ``records`` counts the lines.
+    ``good_bytes`` is the length without a last line that was cut short; ``records`` counts the lines. ``exit`` is the exit policy
+    of the last run, ``topology`` what the machine was like then.
     """
 
     header: JournalHeader | None = None
@@ -63,6 +74,8 @@ class JournalContents:
     corrupt: list[str] = field(default_factory=list)
     good_bytes: int = 0
     records: int = 0
+    exit: ExitSettings = field(default_factory=ExitSettings)
+    topology: str = ""
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:
@@ -115,7 +128,7 @@ def read_journal(path: Path) -> JournalContents:
 
 
 def _take_in(contents: JournalContents, body: dict[str, object], number: int, path: Path) -> None:
-    if number == 0 and body.get("record") == "header" and body.get("version") != JOURNAL_VERSION:
+    if number == 0 and body.get("record") == "header" and body.get("version") not in _READABLE:
         raise JournalError(
             f"{path}: journal of version {body.get('version')}, this is version {JOURNAL_VERSION}; "
             "run 'parties restore' of the version that wrote it"
@@ -124,7 +137,8 @@ def _take_in(contents: JournalContents, body: dict[str, object], number: int, pa
         raise ValueError(f"record {body['n']} stands where record {number} should be: lines are missing or doubled")
     match body["record"]:
         case "header":
-            contents.header = JournalHeader(str(body["boot_id"]), int(str(body["pid"])), int(str(body["started_unix_ns"])))
+            contents.header = _header(body)
+            contents.topology, contents.exit = contents.header.topology, contents.header.exit
         case "entry":
             ref, old = _ref(body), body["old"]
             contents.entries.pop(ref, None)  # to the end: newest first is the order of restoring
@@ -132,10 +146,27 @@ def _take_in(contents: JournalContents, body: dict[str, object], number: int, pa
         case "yielded":
             ref = _ref(body)
             contents.entries[ref] = JournalEntry(ref, contents.entries[ref].old, yielded=True)
+        case "restored":
+            contents.entries.pop(_ref(body), None)
         case "resumed":
-            pass
+            contents.topology, contents.exit = str(body.get("topology", "")), _exit(body)
         case other:
             raise ValueError(f"unknown record {other!r}")
+
+
+def _header(body: dict[str, object]) -> JournalHeader:
+    return JournalHeader(
+        boot_id=str(body["boot_id"]),
+        pid=int(str(body["pid"])),
+        started_unix_ns=int(str(body["started_unix_ns"])),
+        topology=str(body.get("topology", "")),
+        exit=_exit(body),
+        version=int(str(body["version"])),
+    )
+
+
+def _exit(body: dict[str, object]) -> ExitSettings:
+    return from_json(ExitSettings, body.get("exit", {}))
 
 
 def _ref(body: dict[str, object]) -> KnobRef:
@@ -155,7 +186,7 @@ def _fsync_directory(directory: Path) -> None:
 
 def rewrite_journal(path: Path, header: JournalHeader, entries: Iterable[JournalEntry]) -> None:
     """Replace the journal, all or nothing, by one with these entries, oldest first. Raises OSError."""
-    bodies: list[dict[str, object]] = [_header_body(header)]
+    bodies = [_header_body(header)]
     for entry in entries:
         bodies.append(_entry_body(entry.ref, entry.old))
         if entry.yielded:
@@ -178,12 +209,16 @@ def remove_journal(path: Path) -> None:
 
 
 def _header_body(header: JournalHeader) -> dict[str, object]:
+    return {**_run_body(header), "record": "header", "version": JOURNAL_VERSION, "boot_id": header.boot_id}
+
+
+def _run_body(run: JournalHeader) -> dict[str, object]:
     return {
-        "record": "header",
-        "version": JOURNAL_VERSION,
-        "boot_id": header.boot_id,
-        "pid": header.pid,
-        "started_unix_ns": header.started_unix_ns,
+        "record": "resumed",
+        "pid": run.pid,
+        "started_unix_ns": run.started_unix_ns,
+        "topology": run.topology,
+        "exit": to_json(run.exit),
     }
 
 
@@ -193,6 +228,10 @@ def _entry_body(ref: KnobRef, old: str | None) -> dict[str, object]:
 
 def _yielded_body(ref: KnobRef) -> dict[str, object]:
     return {"record": "yielded", "kind": ref.kind, "address": list(ref.address)}
+
+
+def _restored_body(ref: KnobRef) -> dict[str, object]:
+    return {"record": "restored", "kind": ref.kind, "address": list(ref.address)}
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -206,13 +245,21 @@ class Journal:
 
     A journal of this boot that an earlier run left is continued, its values being the older and truer ones. One of an earlier
     boot, or a damaged one, raises JournalError: it must be restored first. ``directory`` is the state directory, ``proc`` the root
-    of procfs, ``started_unix_ns`` the time of day.
+    of procfs, ``started_unix_ns`` the time of day, ``topology`` the machine's fingerprint, ``exit_policy`` what to do at the end.
     """
 
-    def __init__(self, directory: Path, *, started_unix_ns: int, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        started_unix_ns: int,
+        topology: str = "",
+        exit_policy: ExitSettings = _RESTORE_ALL,
+        proc: Path = Path("/proc"),
+    ) -> None:
         self.path = directory / JOURNAL_NAME
-        header = JournalHeader(boot_id(proc), os.getpid(), started_unix_ns)
-        earlier = self._earlier(header.boot_id)
+        run = JournalHeader(boot_id(proc), os.getpid(), started_unix_ns, topology, exit_policy)
+        earlier = self._brought_up_to_date(run.boot_id)
         self._known = earlier.entries if earlier else {}
         self._records = earlier.records if earlier else 0
         self._good_bytes = earlier.good_bytes if earlier else 0
@@ -224,10 +271,7 @@ class Journal:
             raise JournalError(f"{self.path}: {error.strerror}; no knob may be written without a journal") from error
         try:
             os.ftruncate(self._fd, self._good_bytes)
-            if earlier:
-                self._append([{"record": "resumed", "pid": header.pid, "started_unix_ns": header.started_unix_ns}])
-            else:
-                self._append([_header_body(header)])
+            self._append([_run_body(run) if earlier else _header_body(run)])
             _fsync_directory(directory)
         except OSError as error:
             os.close(self._fd)
@@ -235,6 +279,17 @@ class Journal:
         except JournalError:
             os.close(self._fd)
             raise
+
+    def _brought_up_to_date(self, this_boot: str) -> JournalContents | None:
+        """What an earlier run of this boot left, in this version's format."""
+        earlier = self._earlier(this_boot)
+        if earlier is None or earlier.header is None or earlier.header.version == JOURNAL_VERSION:
+            return earlier
+        try:
+            rewrite_journal(self.path, earlier.header, earlier.entries.values())
+        except OSError as error:
+            raise JournalError(f"{self.path}: {error.strerror}; no knob may be written without a journal") from error
+        return self._earlier(this_boot)
 
     def _earlier(self, this_boot: str) -> JournalContents | None:
         """What an earlier run of this boot left, None if nothing. Raises JournalError if it may not be continued."""
@@ -255,6 +310,10 @@ class Journal:
         entry = self._known.get(ref)
         return entry is not None and not entry.yielded
 
+    def entry(self, ref: KnobRef) -> JournalEntry | None:
+        """What the knob was before it was first written, None if it is not journalled."""
+        return self._known.get(ref)
+
     def save(self, entries: Iterable[tuple[KnobRef, str | None]]) -> None:
         """Put knobs' values on disk, all in one fsync; what is there already (see ``in``) is left out.
 
@@ -272,6 +331,13 @@ class Journal:
         if entry is not None and not entry.yielded:
             self._append([_yielded_body(ref)])
             self._known[ref] = JournalEntry(ref, entry.old, yielded=True)
+
+    def mark_restored(self, refs: Iterable[KnobRef]) -> None:
+        """Forget knobs that are as they were: written again, they are journalled again. Raises JournalError."""
+        known = [ref for ref in refs if ref in self._known]
+        self._append([_restored_body(ref) for ref in known])
+        for ref in known:
+            del self._known[ref]
 
     def close(self) -> None:
         """Give the descriptor up. The file stays until all of it is restored."""

@@ -177,7 +177,7 @@ def test_other_version_is_named(journal: Journal) -> None:
     """A journal of another version says which, and what to do."""
     body = {"n": 0, "record": "header", "version": 9, "boot_id": "one", "pid": 1, "started_unix_ns": 1}
     journal.path.write_bytes(encode_record(body))
-    with pytest.raises(JournalError, match=r"version 9, this is version 1.*of the version that wrote it"):
+    with pytest.raises(JournalError, match=r"version 9, this is version 2.*of the version that wrote it"):
         read_journal(journal.path)
 
 
