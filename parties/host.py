@@ -11,14 +11,14 @@ import contextlib
 import dataclasses
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from parties.enforcer import Enforcer
-from parties.foreign import Drift, DriftState
+from parties.enforcer import Outcome
+from parties.foreign import Drift, told
 from parties.interfaces import Actuator, Finding, FollowsCores, UsageMonitor
-from parties.knob import KnobWrite
+from parties.knob import KnobRef, KnobWrite
 from parties.model import (
     BEST_EFFORT,
     NS_PER_S,
@@ -71,6 +71,19 @@ class Classifier(Protocol):
         """True or False once known, None before, for each service."""
 
 
+class Enforces(Protocol):
+    """Carries plans out, or in a shadow run only counts what it would have done (``parties.shadow``)."""
+
+    def apply(self, plan: Iterable[KnobWrite], now_ns: int) -> Outcome:
+        """Carry a plan out, take before give."""
+
+    def poll(self, now_ns: int) -> list[tuple[int, Outcome]]:
+        """The pending plans that ended since the last call, by ticket."""
+
+    def drift(self, now_ns: int) -> list[Drift]:
+        """What of the knobs under management is not as it should be."""
+
+
 @runtime_checkable
 class SharesCores(Protocol):
     """An actuator under which holders share CPUs, so that best-effort jobs have to keep out of the services' way."""
@@ -121,7 +134,7 @@ class HostPlatform:
         services: Sequence[Service],
         *,
         actuators: Mapping[Resource, Actuator],
-        enforcer: Enforcer,
+        enforcer: Enforces,
         monitors: Monitors,
         selector: selectors.BaseSelector,
         sources: selectors.BaseSelector,
@@ -167,8 +180,33 @@ class HostPlatform:
         self._take_in(deadline_ns)  # so that the last counters tell of all that was sent
         return False
 
-    def start(self, partition: Partition | None, *, best_effort_idle_class: bool, sharing: Mapping[str, Holder]) -> None:
-        """Put a fresh start's partition in force, or the idle class alone, or nothing. Raises StartError."""
+    @property
+    def placement(self) -> Placement | None:
+        """What is in force, as read back; None as long as nothing is partitioned."""
+        return self._placement
+
+    def settle(self, limit_ns: int) -> None:
+        """Wait for slow writes that are under way, so long at most: what they come to is then in force, or rolled back."""
+        deadline_ns = self._clock() + limit_ns
+        self._collect(self._clock())
+        while self._ledger.pending and (left_ns := deadline_ns - self._clock()) > 0:
+            for key, mask in self._selector.select(min(left_ns, POLL_AT_START_NS) / NS_PER_S):
+                self._attend(key, mask)
+            self._collect(self._clock())
+
+    def start(
+        self,
+        partition: Partition | None,
+        *,
+        best_effort_idle_class: bool,
+        sharing: Mapping[str, Holder],
+        previous: Placement | None = None,
+    ) -> None:
+        """Put the first partition in force, or the idle class alone, or nothing. Raises StartError.
+
+        ``previous`` is what an earlier daemon left in force: places stay what they were as far as can be, and only what differs
+        is written.
+        """
         if sharing:
             raise StartError(
                 f"the policy puts {', '.join(sharing)} into one holder with others, which is not done on a real machine yet; "
@@ -183,7 +221,7 @@ class HostPlatform:
         if partition is None:
             return
         partition.check(self.node, self._services.values())
-        placement = place(self.node, partition, None)
+        placement = place(self.node, partition, previous)
         for resource, actuator in self._actuators.items():
             self._carry_out_at_start(resource.value, actuator.writes(placement, None))
         self._partition, self._placement = partition, placement
@@ -198,7 +236,7 @@ class HostPlatform:
             for actuator in self._looks_once:
                 looks.enter_context(actuator.one_look())
             for drift in self._enforcer.drift(now_ns):
-                self._events(*_told(drift))
+                self._events(*told(drift))
             usage, populated, in_memory = self._use(now_ns)
         views = self._views(now_ns)
         return Observation(
@@ -360,19 +398,25 @@ class HostPlatform:
             raise StartError(f"{what}: {outcome.detail}")
 
 
+def refs_at_start(
+    node: Node,
+    actuators: Mapping[Resource, Actuator],
+    partition: Partition | None,
+    previous: Placement | None,
+    *,
+    best_effort_idle_class: bool,
+) -> frozenset[KnobRef]:
+    """The knobs that ``HostPlatform.start`` with these arguments is about to write or to find as they should be. Writes nothing."""
+    writes: list[KnobWrite] = []
+    cores: object = actuators.get(Resource.CORES)
+    if best_effort_idle_class and isinstance(cores, SharesCores):
+        cores.best_effort_idle_class = True
+        writes += cores.idle_class_writes()
+    if partition is not None:
+        placement = place(node, partition, previous)
+        writes += [write for actuator in actuators.values() for write in actuator.writes(placement, None)]
+    return frozenset(write.knob.ref for write in writes)
+
+
 def _absent(view: LatencyView) -> LatencyView:
     return dataclasses.replace(view, state=ServiceState.ABSENT, latency_ns=None, cautious_latency_ns=None)
-
-
-def _told(drift: Drift) -> tuple[str, str]:
-    """An event of a knob in an operator's words: level and text."""
-    what = {
-        DriftState.NOTICED: f"somebody else wrote {drift.found!r}, expected {drift.expected!r}; it will be written again",
-        DriftState.REASSERTED: f"written again as {drift.expected!r} over {drift.found!r}",
-        DriftState.YIELDED: f"somebody else keeps writing {drift.found!r}; left to them from now on, also at restore",
-        DriftState.VANISHED: "vanished, its control group or device is gone",
-        DriftState.RETURNED: f"is there again; written as {drift.expected!r}",
-        DriftState.UNREADABLE: "cannot be read",
-    }[drift.state]
-    level = "info" if drift.state in (DriftState.REASSERTED, DriftState.RETURNED) else "warning"
-    return level, f"{drift.ref} of {drift.holder}: {what}{f' ({drift.detail})' if drift.detail else ''}"
