@@ -33,7 +33,7 @@ from actuators.network.tc import (
     port_rules,
     unpack_filters,
 )
-from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
+from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import Resource
 
 HANDLE: Final = 0x70610000
@@ -332,9 +332,13 @@ def _device(address: tuple[str, ...]) -> Device:
     return Device(name, namespace, keep=False)
 
 
+def _removed(_knob: Knob) -> None:
+    return None
+
+
 KINDS: KnobKinds = {
-    "tc-qdisc": KnobKind(lambda address: QdiscKnob(_device(address)), Resource.NETWORK),
-    "tc-class": KnobKind(lambda address: ClassKnob(_device(address), parse_handle(address[2])), Resource.NETWORK),
-    "tc-filter": KnobKind(lambda address: FilterKnob(_device(address)), Resource.NETWORK),
+    "tc-qdisc": KnobKind(lambda address: QdiscKnob(_device(address)), Resource.NETWORK, safe=_removed),
+    "tc-class": KnobKind(lambda address: ClassKnob(_device(address), parse_handle(address[2])), Resource.NETWORK, safe=_removed),
+    "tc-filter": KnobKind(lambda address: FilterKnob(_device(address)), Resource.NETWORK, safe=_removed),
 }
 """How a knob is found again from the journal's reference, in any process."""
