@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from actuators.cache import CacheActuator
+from actuators.cache.actuator import cache_actuator
+from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies
-from actuators.cgroup.v1 import GroupLayerV1
+from actuators.cgroup.layer import find_layer
 from actuators.cores import cores_actuator
 from actuators.disk import DiskActuator
 from actuators.frequency import FrequencyActuator
@@ -30,7 +31,7 @@ from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
 from parties.enforcer import Enforcer
 from parties.host import Events, HostPlatform, Monitors
-from parties.interfaces import Actuator, NeedsUpkeep
+from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Tidies
 from parties.journal import JOURNAL_NAME, Journal
 from parties.knob import KnobRef
 from parties.model import BEST_EFFORT, Domain, Node, QosTarget, Resource, Service
@@ -76,7 +77,7 @@ class Host:
 
     def _build(self, settings: ControlSettings, selector: selectors.BaseSelector) -> None:
         self.services = tuple(_service(service) for service in settings.services)
-        layer = GroupLayerV1(Hierarchies.find(overrides=settings.controllers))
+        layer = find_layer(Hierarchies.find(overrides=settings.controllers))
         managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
             BEST_EFFORT: tuple(path for job in settings.best_effort for path in job.cgroups)
         }
@@ -88,8 +89,7 @@ class Host:
         for actuator in actuators.values():
             self._resources.callback(actuator.close)
         node, self.notices = _node(settings.node.name, domains, actuators)
-        network = actuators.get(Resource.NETWORK)
-        for problem in network.problems if isinstance(network, NetworkActuator) else ():
+        for problem in [text for actuator in actuators.values() if isinstance(actuator, HasProblems) for text in actuator.problems]:
             self._events("warning", problem)
         signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
         sources = self._closed_last(selectors.DefaultSelector())
@@ -100,6 +100,8 @@ class Host:
         journal = self._closed_last(
             Journal(self._state, started_unix_ns=time.time_ns(), topology=topology.fingerprint, exit_policy=settings.exit)
         )
+        for line in [line for actuator in actuators.values() if isinstance(actuator, Tidies) for line in actuator.tidy(journal)]:
+            self._events("warning", line)
         self.platform = HostPlatform(
             node,
             self.services,
@@ -173,16 +175,17 @@ class Host:
 
 
 def _actuators(
-    settings: ControlSettings, layer: GroupLayerV1, managed: ManagedGroups, topology: Topology, domains: tuple[Domain, ...]
+    settings: ControlSettings, layer: GroupLayer, managed: ManagedGroups, topology: Topology, domains: tuple[Domain, ...]
 ) -> dict[Resource, Actuator]:
     """The actuator of each resource that is configured, or that at least can say why it is not managed."""
     node = settings.node
     actuators: dict[Resource, Actuator] = {
-        Resource.CACHE: CacheActuator(domains),
         Resource.FREQUENCY: FrequencyActuator(domains),
     }
+    homes = {service.name: service.home for service in settings.services}
+    if node.cache is not None:
+        actuators[Resource.CACHE] = cache_actuator(node.cache, domains, layer=layer, managed=managed, homes=homes)
     if node.cores is not None:
-        homes = {service.name: service.home for service in settings.services}
         actuators[Resource.CORES] = cores_actuator(layer, managed, node.cores, domains, mems=topology.mems(domains), homes=homes)
     if node.memory is not None:
         machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -208,7 +211,7 @@ def _node(name: str, domains: tuple[Domain, ...], actuators: Mapping[Resource, A
     return Node(name, domains, {pool.key: pool for pool in pools}), (*refused, *absent)
 
 
-def _monitors(layer: GroupLayerV1, managed: ManagedGroups, actuators: Mapping[Resource, Actuator], signal: Signal) -> Monitors:
+def _monitors(layer: GroupLayer, managed: ManagedGroups, actuators: Mapping[Resource, Actuator], signal: Signal) -> Monitors:
     disk, network = actuators.get(Resource.DISK), actuators.get(Resource.NETWORK)
     usage = GroupUsageMonitor(
         layer,

@@ -8,7 +8,7 @@ one file in ``monitors`` that feeds the histogram socket.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -132,6 +132,21 @@ class NeedsUpkeep(Protocol):
 
     def upkeep(self) -> Sequence[UpkeepTask]:
         """The tasks, the same at each call."""
+
+
+@runtime_checkable
+class HasProblems(Protocol):
+    """An actuator that manages its resource, but not as it should be; the words are known once ``pools`` has been asked."""
+
+    problems: tuple[str, ...]
+
+
+@runtime_checkable
+class Tidies(Protocol):
+    """An actuator that can find what an earlier run left and no journal knows. Never asked where nothing may be written."""
+
+    def tidy(self, journalled: Container[KnobRef]) -> Sequence[str]:
+        """Remove it; what was done, in words."""
 
 
 class UsageMonitor(Protocol):

@@ -1,12 +1,15 @@
-"""Cache: what a machine has, told as it is."""
+"""Cache: which mechanism a machine has, or why none."""
 
 from pathlib import Path
 
 import pytest
+from resctrl_trees import TreeOptions, make_tree
 
-from actuators.cache import CacheActuator, why_not_managed
+from actuators.cache.actuator import cache_actuator, resctrl_mount, why_not_managed
+from actuators.cgroup.v1 import GroupLayerV1
 from parties.model import Core, Domain, Partition, Resource
 from parties.placement import Placement
+from parties.settings import CacheMechanism, CacheSettings
 
 DOMAINS = (Domain(0, (Core(0, (0,)),)), Domain(3, (Core(1, (1,)),)))
 MOUNT = "40 31 0:37 / /sys/fs/resctrl rw,relatime - resctrl resctrl rw\n"
@@ -14,7 +17,7 @@ MOUNT = "40 31 0:37 / /sys/fs/resctrl rw,relatime - resctrl resctrl rw\n"
 
 def machine(root: Path, *, flags: str = "fpu sse2", filesystems: str = "nodev\tsysfs\n", mounts: str = "") -> Path:
     """A root with what the kernel says of cache allocation."""
-    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
     (root / "proc/cpuinfo").write_text(f"processor\t: 0\nmodel name\t: a\nflags\t\t: {flags}\nbugs\t\t:\n")
     (root / "proc/filesystems").write_text(filesystems)
     (root / "proc/self/mountinfo").write_text(mounts)
@@ -26,25 +29,54 @@ def machine(root: Path, *, flags: str = "fpu sse2", filesystems: str = "nodev\ts
     [
         ({}, "shows neither cat_l3 nor rdt_a"),
         ({"flags": "fpu cat_l3 rdt_a"}, "can partition its L3 cache (cat_l3, rdt_a), but the kernel has no resctrl"),
-        (
-            {"filesystems": "nodev\tresctrl\n"},
-            "the kernel has resctrl, which is not mounted; managing it is not part of this version",
-        ),
-        ({"filesystems": "nodev\tresctrl\n", "mounts": MOUNT}, "resctrl is mounted at /sys/fs/resctrl; managing it is not part"),
+        ({"filesystems": "nodev\tresctrl\n"}, "not mounted: mount -t resctrl resctrl /sys/fs/resctrl"),
     ],
 )
 def test_the_reason_says_what_was_found(tmp_path: Path, found: dict[str, str], reason: str) -> None:
-    """Four machines, four reasons; never one that claims the machine lacks what this version does not use."""
+    """Three machines without it, three reasons that say what to do where something can be done."""
     assert reason in why_not_managed(machine(tmp_path, **found))
 
 
-def test_nothing_is_managed_and_every_domain_says_why(tmp_path: Path) -> None:
+def test_nothing_is_managed_and_every_domain_says_why(tmp_path: Path, layer: GroupLayerV1) -> None:
     """A pool for each domain with the reason; no writes, no amounts."""
-    actuator = CacheActuator(DOMAINS, root=machine(tmp_path))
+    actuator = cache_actuator(CacheSettings(), DOMAINS, layer=layer, managed={"a": ("/a",)}, root=machine(tmp_path / "root"))
     assert [(pool.key.resource, pool.key.domain, pool.managed) for pool in actuator.pools()] == [
         (Resource.CACHE, 0, False),
         (Resource.CACHE, 3, False),
     ]
-    assert all(pool.reason for pool in actuator.pools())
+    assert all("neither cat_l3 nor rdt_a" in pool.reason for pool in actuator.pools())
     assert not actuator.writes(Placement(Partition({}), {}, {}), None)
     assert actuator.read_back() == {}
+
+
+def test_resctrl_is_found_where_the_kernel_says(tmp_path: Path, layer: GroupLayerV1) -> None:
+    """By its line in mountinfo, below the root that was given."""
+    root = machine(tmp_path / "root", filesystems="nodev\tresctrl\n", mounts=MOUNT)
+    make_tree(root / "sys/fs/resctrl", TreeOptions(domains=(0, 3)))
+    actuator = cache_actuator(CacheSettings(), DOMAINS, layer=layer, managed={"a": ("/a",)}, root=root)
+    assert [(pool.managed, pool.total) for pool in actuator.pools()] == [(True, 18), (True, 18)]
+
+
+def test_a_mount_point_can_be_given(tmp_path: Path) -> None:
+    """The setting wins over what the kernel says."""
+    root = machine(tmp_path / "root", mounts=MOUNT)
+    assert resctrl_mount(CacheSettings(mount="/elsewhere"), root) == Path("/elsewhere")
+    assert resctrl_mount(CacheSettings(), root) == root / "sys/fs/resctrl"
+    assert resctrl_mount(CacheSettings(), machine(tmp_path / "other")) is None
+
+
+def test_a_mount_point_that_is_none_says_what_to_do(tmp_path: Path, layer: GroupLayerV1) -> None:
+    """A directory without resctrl in it gives a reason, not an error."""
+    settings = CacheSettings(mount=str(tmp_path / "none"))
+    actuator = cache_actuator(settings, DOMAINS, layer=layer, managed={"a": ("/a",)}, root=machine(tmp_path / "root"))
+    assert {pool.managed for pool in actuator.pools()} == {False}
+    assert "is resctrl mounted there?" in actuator.pools()[0].reason
+
+
+def test_pqos_can_be_forced(tmp_path: Path, layer: GroupLayerV1) -> None:
+    """Where resctrl is mounted and pqos is wanted, resctrl is left alone."""
+    root = machine(tmp_path / "root", mounts=MOUNT)
+    make_tree(root / "sys/fs/resctrl", TreeOptions(domains=(0, 3)))
+    settings = CacheSettings(mechanism=CacheMechanism.PQOS)
+    actuator = cache_actuator(settings, DOMAINS, layer=layer, managed={"a": ("/a",)}, root=root)
+    assert {pool.managed for pool in actuator.pools()} == {False}

@@ -1,0 +1,111 @@
+"""LLC ways: the choice of a mechanism for this machine, and the pools that say why there is none (section 4.1).
+
+Where the kernel has resctrl it is used; where it has not and the processor can all the same, the command pqos of intel-cmt-cat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from actuators.cache.resctrl import ResctrlError, read_tree
+from actuators.cache.resctrl_actuator import ResctrlActuator
+from actuators.cgroup.group import GroupLayer
+from actuators.holders import ManagedGroups
+from parties.interfaces import Actuator
+from parties.knob import KnobWrite
+from parties.model import Domain, Holder, Pool, PoolKey, Resource
+from parties.placement import Placement
+from parties.settings import CacheMechanism, CacheSettings
+
+_FLAGS = frozenset({"cat_l3", "rdt_a"})
+_MOUNT_ADVICE = "mount -t resctrl resctrl /sys/fs/resctrl"
+
+
+class UnmanagedCache:
+    """Offers one unmanaged pool for each domain, with the reason."""
+
+    resource = Resource.CACHE
+
+    def __init__(self, domains: Sequence[Domain], reason: str) -> None:
+        self._domains = tuple(domains)
+        self._reason = reason
+
+    def pools(self) -> tuple[Pool, ...]:
+        """Unmanaged pools that carry the reason."""
+        return tuple(Pool(PoolKey(Resource.CACHE, domain.id), managed=False, reason=self._reason) for domain in self._domains)
+
+    def writes(self, placement: Placement, before: Placement | None) -> Sequence[KnobWrite]:  # noqa: ARG002 (the interface's)
+        """None: nothing is managed."""
+        return ()
+
+    def read_back(self) -> Mapping[PoolKey, Mapping[Holder, int]]:
+        """Nothing: nothing is managed."""
+        return {}
+
+    def close(self) -> None:
+        """There is nothing to give up."""
+
+
+def cache_actuator(  # noqa: PLR0913 (a choice between constructors, with the arguments of all)
+    settings: CacheSettings,
+    domains: Sequence[Domain],
+    *,
+    layer: GroupLayer,
+    managed: ManagedGroups,
+    homes: Mapping[Holder, int] | None = None,
+    root: Path = Path("/"),
+) -> Actuator:
+    """The actuator that fits this machine and the settings; one without managed pools where none does.
+
+    ``homes`` gives each service's domain; one that is not in it is at home in the first. ``root`` is where /proc and /sys are.
+    """
+    mount = resctrl_mount(settings, root)
+    if mount is None or settings.mechanism is CacheMechanism.PQOS:
+        return UnmanagedCache(domains, why_not_managed(root))
+    try:
+        tree = read_tree(mount)
+    except ResctrlError as error:
+        return UnmanagedCache(domains, str(error))
+    return ResctrlActuator(tree, settings, domains, layer=layer, managed=managed, homes=homes or {})
+
+
+def resctrl_mount(settings: CacheSettings, root: Path = Path("/")) -> Path | None:
+    """Where resctrl is mounted: as set, or as the kernel says; None where it is not."""
+    if settings.mount:
+        return Path(settings.mount)
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        mount, _, filesystem = line.partition(" - ")
+        if filesystem.startswith("resctrl "):
+            return root / mount.split()[4].lstrip("/")
+    return None
+
+
+def why_not_managed(root: Path = Path("/")) -> str:
+    """What this machine has for partitioning its last-level cache where resctrl is not mounted, and what to do."""
+    if "resctrl" in _text(root / "proc/filesystems").split():
+        return f"the kernel has resctrl, which is not mounted: {_MOUNT_ADVICE}"
+    flags = cpu_flags(root) & _FLAGS
+    if flags:
+        has = f"the processor can partition its L3 cache ({', '.join(sorted(flags))})"
+        return f"{has}, but the kernel has no resctrl: it is not in {root / 'proc/filesystems'} (CONFIG_X86_CPU_RESCTRL)"
+    return (
+        f"no cache allocation: {root / 'proc/cpuinfo'} shows neither cat_l3 nor rdt_a (the processor lacks it, or a virtual "
+        f"machine hides it), and {root / 'proc/filesystems'} has no resctrl"
+    )
+
+
+def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
+    """What the processor says of itself."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def _text(file: Path) -> str:
+    """Empty where there is none: a machine that does not tell has not got it."""
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
