@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from actuators.cgroup.files import KeptFile
+from actuators.cgroup.files import KeptFile, bare
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth
 from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import Resource
@@ -39,7 +39,7 @@ class ListKnob:
         try:
             self.file.write(value)
         except KnobError as error:
-            raise self.file.refused(_bare(error), value, _LIST_CAUSES.get(error.errno or 0, "")) from error
+            raise self.file.refused(bare(error), value, _LIST_CAUSES.get(error.errno or 0, "")) from error
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Compare as sets."""
@@ -99,7 +99,7 @@ class CpuBandwidthKnob:
         except KnobError as error:
             for step in reversed(done):
                 step(old)
-            raise self._quota.refused(_bare(error), value, self._cause(new)) from error
+            raise self._quota.refused(bare(error), value, self._cause(new)) from error
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Compare quota and period."""
@@ -209,7 +209,7 @@ class MemoryLimitKnob:
         try:
             self._file.write(value)
         except KnobError as error:
-            raise self._file.refused(_bare(error), value, self._cause(error.errno)) from error
+            raise self._file.refused(bare(error), value, self._cause(error.errno)) from error
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Compare whole pages."""
@@ -297,11 +297,6 @@ class FreezerKnob:
         """``read`` never gives None."""
         if old is not None:
             self.write(old)
-
-
-def _bare(error: OSError) -> OSError:
-    """The kernel's own words again, for a message of another level."""
-    return OSError(error.errno, os.strerror(error.errno or 0))
 
 
 KINDS: KnobKinds = {
