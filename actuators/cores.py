@@ -80,6 +80,7 @@ class WholeCoresActuator:
         needs = (*_NEEDS, Controller.FREEZER) if managed.get(BEST_EFFORT) else _NEEDS
         self._reason = layer.lacks(needs)
         self._groups = HolderGroups(layer, managed, () if self._reason else needs)
+        self._reason = self._reason or self._groups.lacks()
 
     def pools(self) -> tuple[Pool, ...]:
         """A pool for each domain, in steps of one physical core."""
@@ -112,7 +113,8 @@ class WholeCoresActuator:
                 plan += self._change(group, holder, self._in_force(group) if old is None else old, new, jumps)
             if holder == BEST_EFFORT and not old:
                 plan += best_effort.thaw(self._groups)
-        return [*self._nodes(placement, before), *plan, *_in_order(jumps)]
+        enabling = self._groups.enabling() if before is None else ()
+        return [*enabling, *self._nodes(placement, before), *plan, *_in_order(jumps)]
 
     def read_back(self) -> Mapping[PoolKey, Mapping[Holder, int]]:
         """The cores in each holder's CPU sets, by domain; a core of which only some threads are in counts in part."""
@@ -160,7 +162,7 @@ class WholeCoresActuator:
 
     @staticmethod
     def _in_force(group: ControlGroup) -> frozenset[int]:
-        return frozenset(parse_cpu_list(group.cpus.read() or ""))
+        return frozenset(parse_cpu_list(group.cpus_in_force() or ""))
 
 
 def _in_order(jumps: list[_Jump]) -> list[KnobWrite]:

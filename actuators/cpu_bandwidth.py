@@ -58,6 +58,7 @@ class CpuBandwidthActuator:
         widest = max((len(paths) for holder, paths in managed.items() if holder != BEST_EFFORT), default=1)
         self._reason = layer.lacks(needs) or self._unfit(widest, len(managed.get(BEST_EFFORT, ())) or 1)
         self._groups = HolderGroups(layer, managed, () if self._reason else needs)
+        self._reason = self._reason or self._groups.lacks()
 
     def _unfit(self, widest: int, jobs: int) -> str:
         """Why these settings cannot be enforced; empty if they can.
@@ -108,7 +109,7 @@ class CpuBandwidthActuator:
         """
         if self._reason:
             return ()
-        plan: list[KnobWrite] = []
+        plan: list[KnobWrite] = self._groups.enabling() if before is None else []
         if before is None and self.best_effort_idle_class:
             plan += best_effort.enter_idle_class(self._groups)
         for holder in self._groups:
@@ -122,7 +123,7 @@ class CpuBandwidthActuator:
 
     def idle_class_writes(self) -> Sequence[KnobWrite]:
         """The writes that put the best-effort pool into the idle class, for a policy that partitions nothing."""
-        return () if self._reason else best_effort.enter_idle_class(self._groups)
+        return () if self._reason else (*self._groups.enabling(), *best_effort.enter_idle_class(self._groups))
 
     def warnings(self) -> tuple[str, ...]:
         """Where the idle class cannot do what it is there for."""

@@ -1,7 +1,7 @@
 """Disk bandwidth of one device: a throttle for each holder's groups (section 4.1).
 
 Reads and writes are throttled alike, each to the holder's amount. Control groups v1 do not throttle buffered writes that the kernel
-writes back on its own.
+writes back on its own; v2 does, where the file system supports it (ext4, btrfs, xfs) and memory is enabled in the same groups.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class DiskActuator:
         self.disk = find_disk(settings.device, root)
         self._reason = layer.lacks(_NEEDS)
         self._groups = HolderGroups(layer, managed, () if self._reason else _NEEDS)
+        self._reason = self._reason or self._groups.lacks()
         rate = settings.rate_bytes_per_s or (0 if self._reason else measure_rate(self.disk.node))
         self._step = settings.step_bytes_per_s or max(1, rate // _STEPS)
         self._total = rate // self._step * self._step
@@ -130,9 +131,9 @@ class DiskActuator:
 
     def writes(self, placement: Placement, before: Placement | None) -> Sequence[KnobWrite]:
         """Throttles of every holder whose amount changes; at the start of all. Raises KnobError at the start."""
-        plan: list[KnobWrite] = []
         if self._reason:
-            return plan
+            return ()
+        plan = self._groups.enabling() if before is None else []
         for change in changes(self._groups, self._key, placement, before):
             plan += self._throttles(*change)
         return plan

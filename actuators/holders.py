@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from actuators.cgroup.files import vanished
-from actuators.cgroup.group import ControlGroup, Controller, GroupLayer
+from actuators.cgroup.group import ENABLED, ControlGroup, Controller, GroupLayer
 from actuators.cgroup.hierarchy import GroupMissingError, SetupError
-from parties.knob import Effect, KnobError
+from parties.knob import Effect, KnobError, KnobWrite
 from parties.model import BEST_EFFORT, SPECIAL_HOLDERS, Holder, PoolKey
 from parties.placement import Placement
 
@@ -31,6 +31,7 @@ class HolderGroups:
 
     def __init__(self, layer: GroupLayer, managed: ManagedGroups, needs: Sequence[Controller]) -> None:
         check_disjoint(managed)
+        self._needs = tuple(needs)
         self._groups = {holder: tuple(layer.group(path) for path in paths) for holder, paths in managed.items()}
         missing = [
             f"{holder}: {place}" for holder, groups in self._groups.items() for group in groups for place in group.missing(needs)
@@ -42,6 +43,21 @@ class HolderGroups:
 
     def __iter__(self) -> Iterator[Holder]:
         return iter(self._groups)
+
+    def lacks(self) -> str:
+        """Why some of the groups cannot do what is needed, and what to do; empty if all can, once enabled. Raises KnobError."""
+        reasons = {group.path: group.lacks(self._needs) for groups in self._groups.values() for group in groups}
+        return "; ".join(reason for reason in reasons.values() if reason)
+
+    def enabling(self) -> list[KnobWrite]:
+        """The writes without which the groups' own knobs are not there: the first of a start's plan. Raises KnobError."""
+        knobs = {
+            knob.ref: KnobWrite(knob, ENABLED, holder, Effect.TAKE)
+            for holder, groups in self._groups.items()
+            for group in groups
+            for knob in group.enabling(self._needs)
+        }
+        return list(knobs.values())
 
     def of(self, holder: Holder) -> tuple[ControlGroup, ...]:
         """The groups of a holder; none for one that is not managed."""

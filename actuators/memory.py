@@ -1,7 +1,8 @@
 """Memory: a limit for each holder's groups (section 4.1; 1 GB steps).
 
 Raising a limit is one write. Lowering one reclaims, which can take long: it is marked slow and never done on the tick. Under what
-is in use the kernel refuses (EBUSY) and the limit stays.
+is in use it is refused (EBUSY) and the limit stays: by the kernel on v1, by the knob on v2 (``actuators.cgroup.v2_memory``), where
+it also watches for two seconds how the service bears it, before anybody else is given the memory.
 
 A limit says nothing of where memory lies: with one domain the pool is that domain's, with several it is the whole node's.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from actuators.cgroup.group import ControlGroup, Controller, GroupLayer
+from actuators.cgroup.group import ControlGroup, Controller, GroupLayer, MemoryLimit
 from actuators.cgroup.hierarchy import SetupError
 from actuators.cgroup.v1_knobs import PAGE_BYTES
 from actuators.holders import HolderGroups, ManagedGroups, changes, effect, split
@@ -52,6 +53,7 @@ class MemoryActuator:
             )
         self._reason = layer.lacks(_NEEDS)
         self._groups = HolderGroups(layer, managed, () if self._reason else _NEEDS)
+        self._reason = self._reason or self._groups.lacks()
 
     def pools(self) -> tuple[Pool, ...]:
         """One pool."""
@@ -61,9 +63,9 @@ class MemoryActuator:
 
     def writes(self, placement: Placement, before: Placement | None) -> Sequence[KnobWrite]:
         """Limits of every holder whose amount changes; at the start of all. Raises KnobError at the start."""
-        plan: list[KnobWrite] = []
         if self._reason:
-            return plan
+            return ()
+        plan = self._groups.enabling() if before is None else []
         for holder, new, old in changes(self._groups, self._key, placement, before):
             for group, limit in zip(self._groups.of(holder), self._limits(holder, new), strict=True):
                 change = effect(self._in_force(group), limit) if old is None else effect(old, new)
@@ -95,5 +97,5 @@ class MemoryActuator:
         return nearest if self._limits(holder, nearest) == found else sum(found)
 
     def _in_force(self, group: ControlGroup) -> int:
-        limit = group.memory_limit.read()
-        return self._total if limit is None else int(limit)
+        limit = MemoryLimit.parse(group.memory_limit.read()).least
+        return self._total if limit is None else limit

@@ -17,6 +17,19 @@ def vanished(error: OSError) -> bool:
     return error.errno in VANISHED
 
 
+def figure(stat: str, name: str) -> int:
+    """One figure of a "name value" file, such as memory.stat; 0 where it is not there."""
+    if stat.startswith(f"{name} "):
+        return int(stat[len(name) + 1 :].split("\n", 1)[0])
+    start = stat.find(f"\n{name} ")
+    return int(stat[start + len(name) + 2 :].split("\n", 1)[0]) if start >= 0 else 0
+
+
+def bare(error: OSError) -> OSError:
+    """The kernel's own words again, for a message of another level."""
+    return OSError(error.errno, os.strerror(error.errno or 0))
+
+
 class KeptFile:
     """One control file, opened at the first use.
 
@@ -25,9 +38,9 @@ class KeptFile:
     that its values are those of another group, which a file that silently reopens would hide.
     """
 
-    def __init__(self, path: Path, *, writable: bool = True) -> None:
+    def __init__(self, path: Path, *, writable: bool = True, readable: bool = True) -> None:
         self.path = path
-        self._flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        self._flags = (os.O_RDONLY if not writable else os.O_RDWR if readable else os.O_WRONLY) | os.O_CLOEXEC
         self._fd = -1
         self._ordinary = False
 

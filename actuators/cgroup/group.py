@@ -7,12 +7,16 @@ knob                  value                                   v1                
 ====================  ======================================  =========================  ==================================
 ``cpus``, ``mems``    ``"0-1,4"``                             cpuset.cpus, .mems         the same names
 ``cpu_bandwidth``     ``"QUOTA_US PERIOD_US"``, ``"max ..."``  cfs_quota_us, _period_us   cpu.max, one file
-``cpu_class``         ``"idle=1"`` or ``"shares=N"``          cpu.idle, cpu.shares       cpu.idle, cpu.weight
-``memory_limit``      bytes, None where unset                 memory.limit_in_bytes      memory.high and memory.max
+``cpu_class``         ``"idle=1"``; ``"shares=N"`` on v1,      cpu.idle, cpu.shares       cpu.idle, cpu.weight
+                      ``"weight=N"`` on v2
+``memory_limit``      bytes, None where unset;                memory.limit_in_bytes      memory.high and memory.max
+                      ``MemoryLimit`` where two differ
 ``disk_throttle``     bytes/s, None where unset               blkio.throttle, a file     io.max: a key of the device's line
                                                               for each direction
 ``freezer``           ``"FROZEN"`` or ``"THAWED"``            freezer.state              cgroup.freeze, cgroup.events
 ====================  ======================================  =========================  ==================================
+
+On v2 a value of None also stands for the kernel's default, and for a controller that is not enabled in the group.
 """
 
 from __future__ import annotations
@@ -22,11 +26,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from actuators.cgroup.hierarchy import Hierarchies
 from parties.knob import Knob
 
 FROZEN = "FROZEN"
 THAWED = "THAWED"
 IDLE_CLASS = "idle=1"
+ENABLED = "enabled"
 DEFAULT_PERIOD_US = 100_000
 
 
@@ -65,6 +71,34 @@ class CpuBandwidth:
         return cls(None if quota == "max" else int(quota), int(period))
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """Both limits of v2 in bytes, None where unset; v1 has ``maximum`` alone, which is then ``high`` as well."""
+
+    high: int | None = None
+    maximum: int | None = None
+
+    @property
+    def least(self) -> int | None:
+        """What the group may use; None without limits."""
+        return min((limit for limit in (self.high, self.maximum) if limit is not None), default=None)
+
+    def __str__(self) -> str:
+        if self.high == self.maximum and self.high is not None:
+            return str(self.high)
+        return " ".join(f"{name}={'max' if n is None else n}" for name, n in (("high", self.high), ("max", self.maximum)))
+
+    @classmethod
+    def parse(cls, text: str | None) -> MemoryLimit:
+        """The inverse of ``str``; None stands for no limits. Raises ValueError."""
+        if text is None:
+            return cls()
+        if not text.startswith("high="):
+            return cls(int(text), int(text))
+        high, maximum = (part.partition("=")[2] for part in text.split())
+        return cls(*(None if number == "max" else int(number) for number in (high, maximum)))
+
+
 class ControlGroup(Protocol):
     """One control group. Knobs and readers keep descriptors and raise KnobError; readers give None where the kernel cannot tell."""
 
@@ -74,6 +108,12 @@ class ControlGroup(Protocol):
 
     def missing(self, needs: Iterable[Controller]) -> tuple[str, ...]:
         """The directories that should be there for ``needs`` and are not."""
+
+    def lacks(self, needs: Iterable[Controller]) -> str:
+        """Why the group, though it exists, cannot do ``needs`` even after ``enabling``, and what to do; empty if it can."""
+
+    def enabling(self, needs: Iterable[Controller]) -> tuple[Knob, ...]:
+        """What has to be set to ``ENABLED`` before ``needs`` can be done, in this order."""
 
     @property
     def cpus(self) -> Knob:
@@ -102,6 +142,9 @@ class ControlGroup(Protocol):
     def freezer(self) -> Knob:
         """Whether its processes run at all."""
 
+    def cpus_in_force(self) -> str | None:
+        """The CPUs that its processes really may run on, also where nobody has set any; None where there are none."""
+
     def pids(self) -> tuple[int, ...]:
         """Its processes, those of groups below it included; none where it is gone."""
 
@@ -119,7 +162,11 @@ class ControlGroup(Protocol):
 
 
 class GroupLayer(Protocol):
-    """One version of control groups on one machine."""
+    """One version of control groups on one machine, or both."""
+
+    @property
+    def hierarchies(self) -> Hierarchies:
+        """Where they are mounted."""
 
     def lacks(self, needs: Iterable[Controller]) -> str:
         """Why ``needs`` cannot be had here, and what to do; empty if they can."""

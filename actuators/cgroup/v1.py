@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from actuators.cgroup.files import KeptFile, vanished
+from actuators.cgroup.files import KeptFile, figure
 from actuators.cgroup.group import Controller, Direction
 from actuators.cgroup.hierarchy import Hierarchies
+from actuators.cgroup.processes import processes
 from actuators.cgroup.v1_knobs import (
     CpuBandwidthKnob,
     CpuClassKnob,
@@ -18,11 +18,9 @@ from actuators.cgroup.v1_knobs import (
     ListKnob,
     MemoryLimitKnob,
 )
-from parties.knob import Knob, KnobError
+from parties.knob import Knob
 
 _PROCESS_ORDER = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.MEMORY, Controller.DISK, Controller.FREEZER)
-_CHUNK_BYTES = 65536
-_LINKS_OF_A_LEAF = 2  # a directory has one more for each directory in it
 
 
 class GroupLayerV1:
@@ -56,6 +54,14 @@ class ControlGroupV1:
     def missing(self, needs: Iterable[Controller]) -> tuple[str, ...]:
         """The directories that should be there for ``needs`` and are not."""
         return tuple(str(place) for place in map(self.directory, needs) if not place.is_dir())
+
+    def lacks(self, needs: Iterable[Controller]) -> str:  # noqa: ARG002 (the interface's)
+        """Nothing: a group that is in a hierarchy can do all that the hierarchy can."""
+        return ""
+
+    def enabling(self, needs: Iterable[Controller]) -> tuple[Knob, ...]:  # noqa: ARG002 (the interface's)
+        """Nothing has to be enabled."""
+        return ()
 
     @cached_property
     def cpus(self) -> Knob:
@@ -95,12 +101,16 @@ class ControlGroupV1:
             self._throttles[key] = DiskThrottleKnob(path, device)
         return self._throttles[key]
 
+    def cpus_in_force(self) -> str | None:
+        """cpuset.cpus: empty means none here."""
+        return self.cpus.read()
+
     def pids(self) -> tuple[int, ...]:
         """Its processes and those of the groups below it, in the first hierarchy that has the group; none where it is gone."""
         for directory in self._process_directories:
-            found = _procs(directory)
+            found = processes(directory)
             if found is not None:
-                return tuple(sorted((*found, *_procs_below(directory))))
+                return found
         return ()
 
     def cpu_usage_ns(self) -> int | None:
@@ -114,7 +124,7 @@ class ControlGroupV1:
         stat = self._counter(Controller.MEMORY, "memory.stat")
         if usage is None or stat is None:
             return None
-        return max(0, int(usage.read()) - _field(stat.read(), "total_inactive_file"))
+        return max(0, int(usage.read()) - figure(stat.read(), "total_inactive_file"))
 
     def disk_bytes(self, device: str) -> int | None:
         """blkio.throttle.io_service_bytes_recursive: the device's total.
@@ -149,40 +159,3 @@ class ControlGroupV1:
         """The group in every hierarchy that there is; its processes should be the same in each."""
         mounted = (controller for controller in _PROCESS_ORDER if controller.value in self._hierarchies.v1)
         return tuple(str(self.directory(controller)) for controller in mounted)
-
-
-def _procs(directory: str) -> list[int] | None:
-    """The processes of one group itself; None where it is gone.
-
-    Opened anew each time: a kept descriptor goes on giving the list of its first read as long as it is read once a second.
-    """
-    path = f"{directory}/cgroup.procs"
-    text = b""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while chunk := os.read(fd, _CHUNK_BYTES):
-                text += chunk
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if vanished(error):
-            return None
-        raise KnobError(error.errno, f"{path}: cannot read: {error.strerror}") from error
-    return [int(pid) for pid in text.split()]
-
-
-def _procs_below(directory: str) -> list[int]:
-    """The processes of all groups below one."""
-    try:
-        if os.stat(directory).st_nlink <= _LINKS_OF_A_LEAF:  # noqa: PTH116 (a Path costs three times the call)
-            return []
-    except FileNotFoundError:
-        return []
-    return [pid for place, _, _ in os.walk(directory) if place != directory for pid in _procs(place) or ()]
-
-
-def _field(stat: str, name: str) -> int:
-    """One figure of a "name value" file; 0 where it is not there."""
-    start = stat.find(f"\n{name} ")
-    return int(stat[start + len(name) + 2 :].split("\n", 1)[0]) if start >= 0 else 0
