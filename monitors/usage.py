@@ -1,12 +1,13 @@
-"""What each holder uses, from its control groups: CPU time, memory, disk traffic; network from a reader that is given.
+"""What each holder uses, from its control groups: CPU time, memory, disk traffic; network and pressure from readers that are given.
 
 Memory in use is the *working set*: what is charged to the group less its inactive file pages, which the kernel drops first and
 without harm. Memory slack in the paper's sense (section 4.2) is the limit less that; with all page cache counted as used, every
 service that reads files would look saturated.
 
-Disk traffic is counted by the block layer, which on recent kernels begins to count a device when a limit is first set on it, in any
-group. Until then, and where no disk is named, the storage traffic that the kernel accounts to processes stands in for it
-(/proc/PID/io; it is rough: what a process did between the last sample and its end is added to its parent's account, if at all).
+Disk traffic is counted by the block layer, which with control groups v1 on recent kernels begins to count a device when a limit is
+first set on it, in any group. Until then, and where no disk is named, the storage traffic that the kernel accounts to processes
+stands in for it (/proc/PID/io; it is rough: what a process did between the last sample and its end is added to its parent's
+account, if at all).
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import NamedTuple
 
 from actuators.cgroup.group import ControlGroup, GroupLayer
 from actuators.holders import HolderGroups, ManagedGroups
+from monitors.pressure import PressureMonitor, Waits
 from parties.model import MILLICORES_PER_CORE, NS_PER_S, Holder, Usage
 
 NetworkReader = Callable[[int], Mapping[Holder, int]]
 """Bits/s of each holder since its last call, given the time in ns (``actuators.network.NetworkUsage.sample``)."""
+
+_NO_WAITS = Waits()
 
 WATCH_NS = NS_PER_S
 """How long a service's disk traffic is watched at its start (section 4.2)."""
@@ -70,18 +74,20 @@ class GroupUsageMonitor:
     empty. Raises SetupError for groups that overlap.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it reads, each given by name)
         self,
         layer: GroupLayer,
         managed: ManagedGroups,
         *,
         disk: str | None = None,
         network: NetworkReader | None = None,
+        pressure: PressureMonitor | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self._groups = HolderGroups(layer, managed, ())
         self._disk = disk
         self._network = network
+        self._pressure = pressure
         self._proc = proc
         self._holders = {holder: _Holder() for holder in self._groups}
 
@@ -91,7 +97,11 @@ class GroupUsageMonitor:
         Raises KnobError for a group that is there and cannot be read.
         """
         network = self._network(now_ns) if self._network is not None else {}
-        return {holder: self._sample(holder, known, now_ns, network.get(holder)) for holder, known in self._holders.items()}
+        waits = self._pressure.sample(now_ns) if self._pressure is not None else {}
+        return {
+            holder: self._sample(holder, known, now_ns, network.get(holder), waits.get(holder, _NO_WAITS))
+            for holder, known in self._holders.items()
+        }
 
     def populated(self) -> Mapping[Holder, bool]:
         """Whether a holder had any process at the last sample."""
@@ -108,8 +118,10 @@ class GroupUsageMonitor:
     def close(self) -> None:
         """Give up descriptors."""
         self._groups.close()
+        if self._pressure is not None:
+            self._pressure.close()
 
-    def _sample(self, holder: Holder, known: _Holder, now_ns: int, network: int | None) -> Usage:
+    def _sample(self, holder: Holder, known: _Holder, now_ns: int, network: int | None, waits: Waits) -> Usage:
         self._see_processes(holder, known)
         cpu_ns = _total(self._groups.read(holder, lambda group: group.cpu_usage_ns()))
         memory = _total(self._groups.read(holder, lambda group: group.memory_bytes()))
@@ -120,6 +132,9 @@ class GroupUsageMonitor:
             memory_bytes=memory,
             disk_bytes_per_s=_disk_rate(known.disk, disk, elapsed_ns),
             network_bits_per_s=network,
+            cpu_pressure=waits.cpu,
+            memory_pressure=waits.memory,
+            io_pressure=waits.io,
         )
         known.at_ns, known.cpu_ns, known.disk = now_ns, cpu_ns, disk
         return usage

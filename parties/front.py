@@ -38,10 +38,20 @@ def amounts_of(partition: Partition, node: Node) -> dict[Holder, dict[str, int]]
     return amounts
 
 
-def usage_of(usage: Usage) -> dict[str, int]:
-    """What is known of a holder's use, by field name with its unit."""
-    names = ("cpu_millicores", "memory_bytes", "disk_bytes_per_s", "network_bits_per_s")
-    return {name: value for name in names if (value := getattr(usage, name)) is not None}
+_USAGE = (
+    "cpu_millicores",
+    "memory_bytes",
+    "disk_bytes_per_s",
+    "network_bits_per_s",
+    "cpu_pressure",
+    "memory_pressure",
+    "io_pressure",
+)
+
+
+def usage_of(usage: Usage) -> dict[str, float]:
+    """What is known of a holder's use, by field name with its unit; pressures are fractions of the interval."""
+    return {name: value for name in _USAGE if (value := getattr(usage, name)) is not None}
 
 
 def tick_message(

@@ -369,6 +369,9 @@ class Usage:
     memory_bandwidth_bytes_per_s: int | None = None
     frequency_hz: int | None = None  # what its cores ran at, which a level of the frequency pool only asks for
     progress: float | None = None  # best effort: work done per second over what it does alone on the whole node
+    cpu_pressure: float | None = None  # fraction of the interval in which some process waited for a CPU (PSI)
+    memory_pressure: float | None = None  # the same for memory: reclaim, pages read again
+    io_pressure: float | None = None  # the same for disks
 
     def of(self, resource: Resource) -> int | None:
         """The use of one resource in its base unit, or None."""

@@ -113,7 +113,7 @@ class ControlGroup(Protocol):
         """Why the group, though it exists, cannot do ``needs`` even after ``enabling``, and what to do; empty if it can."""
 
     def enabling(self, needs: Iterable[Controller]) -> tuple[Knob, ...]:
-        """What has to be set to ``ENABLED`` before ``needs`` can be done, in this order."""
+        """What has to be at ``ENABLED`` for ``needs`` to be done, in this order; it may be already."""
 
     @property
     def cpus(self) -> Knob:

@@ -75,7 +75,7 @@ class ControlGroupV2:
 
     def lacks(self, needs: Iterable[Controller]) -> str:
         """Which controllers a group above does not pass on, where that is not ours to change, and what to do."""
-        forbidden = self._subtree.forbidden(self._subtree.lacking(_names(needs)))
+        forbidden = self._subtree.forbidden(_names(needs))
         if not forbidden:
             return ""
         first = forbidden[0]
@@ -86,8 +86,8 @@ class ControlGroupV2:
         )
 
     def enabling(self, needs: Iterable[Controller]) -> tuple[Knob, ...]:
-        """The words of cgroup.subtree_control that are missing on the way here, from the root down."""
-        return tuple(self._subtree.lacking(_names(needs)))
+        """The words that cgroup.subtree_control has to have on the way here, from the root down, as far as that is not systemd's."""
+        return tuple(self._subtree.ours(_names(needs)))
 
     @cached_property
     def cpus(self) -> Knob:

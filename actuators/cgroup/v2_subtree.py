@@ -36,20 +36,14 @@ class SubtreePath:
         self._directory = directory
         self._systemd = (root / "run/systemd/system").is_dir()
 
-    def lacking(self, names: tuple[str, ...]) -> list[SubtreeControlKnob]:
-        """The knobs that have to be set for the group to have the controllers, from the root down. Raises KnobError."""
-        present = set(_words(self._directory / "cgroup.controllers"))
-        return [
-            knob
-            for name in names
-            if name not in present
-            for place in self._above()
-            if (knob := SubtreeControlKnob(place, name)).read() != ENABLED
-        ]
+    def ours(self, names: tuple[str, ...]) -> list[SubtreeControlKnob]:
+        """What has to be enabled for the group to have the controllers and may be by us, from the root down, set or not."""
+        return [SubtreeControlKnob(place, name) for name in names for place in self._above() if self._is_free(place)]
 
-    def forbidden(self, knobs: list[SubtreeControlKnob]) -> list[SubtreeControlKnob]:
-        """Those that are systemd's."""
-        return [knob for knob in knobs if not self._is_free(knob.directory)]
+    def forbidden(self, names: tuple[str, ...]) -> list[SubtreeControlKnob]:
+        """What is not enabled, and is systemd's. Raises KnobError."""
+        knobs = [SubtreeControlKnob(place, name) for name in names for place in self._above() if not self._is_free(place)]
+        return [knob for knob in knobs if knob.read() != ENABLED]
 
     def _above(self) -> list[Path]:
         return [place for place in reversed(self._directory.parents) if place.is_relative_to(self._tree)]
@@ -111,14 +105,6 @@ class SubtreeControlKnob:
             errno.EOPNOTSUPP: f"the group is threaded, see {self.directory / 'cgroup.type'}; use one above it",
             errno.EINVAL: "no such controller; for cpu: real-time processes below have to be in the root group on this kernel",
         }.get(number, "")
-
-
-def _words(path: Path) -> list[str]:
-    """The words of a file; none where it is not there."""
-    try:
-        return path.read_text(encoding="ascii").split()
-    except OSError:
-        return []
 
 
 def _is_delegated(directory: Path) -> bool:
