@@ -26,6 +26,7 @@ from actuators.memory import MemoryActuator
 from actuators.network.actuator import NetworkActuator
 from actuators.registry import KINDS
 from monitors.histogram_socket import HistogramSocket
+from monitors.pressure import PressureMonitor
 from monitors.signal import Signal
 from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
@@ -218,6 +219,7 @@ def _monitors(layer: GroupLayer, managed: ManagedGroups, actuators: Mapping[Reso
         managed,
         disk=disk.disk.number if isinstance(disk, DiskActuator) else None,
         network=network.usage().sample if isinstance(network, NetworkActuator) else None,
+        pressure=PressureMonitor(layer.hierarchies.v2, managed),
     )
     return Monitors(signal, usage, InMemoryClassifier(usage.disk_count, usage.incarnation))
 
