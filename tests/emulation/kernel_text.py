@@ -6,6 +6,7 @@ import errno
 import os
 import re
 
+_WORD_DIGITS = 8  # of 32 bits
 _DIGITS = {10: re.compile(r"\+?[0-9]+\n?"), 16: re.compile(r"\+?(0[xX])?[0-9a-fA-F]+\n?")}
 
 
@@ -53,12 +54,12 @@ def parse_cpu_list(text: str, limit: int = 1 << 13) -> frozenset[int]:
 
 
 def parse_cpu_mask(text: str, limit: int = 1 << 13) -> frozenset[int]:
-    """A mask such as ``ff,00000003``. Raises OSError: EINVAL, EOVERFLOW past the kernel's number of CPUs."""
-    words = text.strip().split(",")
-    if words == [""]:
-        return frozenset()
-    if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
+    """A mask such as ``ff,00000003``; commas at the ends do no harm. Raises OSError: EINVAL, EOVERFLOW past the number of CPUs."""
+    words = [word for word in re.split(r"[\s,]+", text) if word]
+    if any(re.fullmatch(r"[0-9a-fA-F]+", word) is None for word in words):
         raise refusal(errno.EINVAL)
+    if any(len(word) > _WORD_DIGITS for word in words):
+        raise refusal(errno.EOVERFLOW)
     value = 0
     for word in words:
         value = value << 32 | int(word, 16)
