@@ -1,0 +1,1 @@
+"""The virtual machine's tests (``docs/guest.md``)."""
