@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from actuators.cgroup.group import ControlGroup, Controller
 from actuators.cgroup.hierarchy import Hierarchies, SetupError
+from actuators.cgroup.layer import find_layer
 from actuators.disk import find_disk
 from parties import units
 from parties.config import Configuration, Problem
@@ -90,43 +92,48 @@ def _permission(_: ControlSettings, machine: Machine) -> Iterator[Mistake]:
         yield Mistake((), "only root may change control groups; run parties as root, for example with sudo")
 
 
-def _needs(settings: ControlSettings, machine: Machine) -> dict[str, tuple[str, ...]]:
+def _needs(settings: ControlSettings, machine: Machine) -> dict[str, tuple[Controller, ...]]:
     """The control-group controllers that each resource's table needs."""
-    needs: dict[str, tuple[str, ...]] = {}
+    needs: dict[str, tuple[Controller, ...]] = {}
     if settings.node.cores is not None:
         divided = divides_cores(settings, len({machine.core_of(cpu) for cpu in managed_cpus(settings, machine)}))
-        freezer = ("freezer",) if settings.best_effort else ()
-        needs["cores"] = (*(("cpu",) if divided else ()), "cpuset", *freezer)
+        freezer = (Controller.FREEZER,) if settings.best_effort else ()
+        needs["cores"] = (*((Controller.CPU,) if divided else ()), Controller.CPUSET, *freezer)
     if settings.node.memory is not None:
-        needs["memory"] = ("memory",)
+        needs["memory"] = (Controller.MEMORY,)
     if settings.node.disk is not None:
-        needs["disk"] = ("blkio",)
+        needs["disk"] = (Controller.DISK,)
     return needs
 
 
 def _groups(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
     try:
-        hierarchies = Hierarchies.find(machine.root, settings.controllers)
+        layer = find_layer(Hierarchies.find(machine.root, settings.controllers), machine.root)
     except SetupError as error:
         yield Mistake(("controllers",), str(error))
         return
-    wanted: set[str] = set()
+    wanted: set[Controller] = set()
     for resource, controllers in _needs(settings, machine).items():
-        if lack := hierarchies.lacks(controllers):
+        if lack := layer.lacks(controllers):
             yield Mistake(("node", resource), f"{resource} will not be managed: {lack}", warning=True)
         else:
             wanted.update(controllers)
     for path, member in members(settings):
-        for group in member.cgroups:
-            places = [hierarchies.mount_point(controller) / group.lstrip("/") for controller in sorted(wanted)]
-            yield from _group((*path, "cgroups"), group, places)
+        for name in member.cgroups:
+            yield from _group((*path, "cgroups"), name, layer.group(name), sorted(wanted))
 
 
-def _group(path: tuple[str | int, ...], group: str, places: Sequence[Path]) -> Iterator[Mistake]:
-    missing = [place for place in places if not place.is_dir()]
-    if missing:
-        listed = " ".join(str(place) for place in missing)
-        yield Mistake(path, f'control group "{group}" does not exist; start what makes it, or make it: mkdir -p {listed}')
+def _group(path: tuple[str | int, ...], name: str, group: ControlGroup, wanted: Sequence[Controller]) -> Iterator[Mistake]:
+    if missing := sorted(group.missing(wanted)):
+        listed = " ".join(missing)
+        yield Mistake(path, f'control group "{name}" does not exist; start what makes it, or make it: mkdir -p {listed}')
+        return
+    try:
+        lack = group.lacks(wanted)
+    except OSError as error:  # it went away meanwhile, or may not be read
+        lack = error.strerror or str(error)
+    if lack:
+        yield Mistake(path, f"what has to be set there will not be managed: {lack}", warning=True)
 
 
 def _cpus(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:

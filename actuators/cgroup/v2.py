@@ -86,7 +86,7 @@ class ControlGroupV2:
         )
 
     def enabling(self, needs: Iterable[Controller]) -> tuple[Knob, ...]:
-        """The words that cgroup.subtree_control has to have on the way here, from the root down, as far as that is not systemd's."""
+        """The words that cgroup.subtree_control needs on the way here, from the root down, where that is not systemd's."""
         return tuple(self._subtree.ours(_names(needs)))
 
     @cached_property
