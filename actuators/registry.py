@@ -5,8 +5,18 @@ from __future__ import annotations
 from actuators.cache import knobs as cache_knobs
 from actuators.cache import tasks as cache_tasks
 from actuators.cgroup import v1_knobs, v2_knobs
+from actuators.frequency import knobs as frequency_knobs
+from actuators.frequency import speed
 from actuators.network import knobs as network_knobs
 from parties.knob import KnobKinds
 
-KINDS: KnobKinds = {**v1_knobs.KINDS, **v2_knobs.KINDS, **network_knobs.KINDS, **cache_knobs.KINDS, **cache_tasks.KINDS}
+KINDS: KnobKinds = {
+    **v1_knobs.KINDS,
+    **v2_knobs.KINDS,
+    **network_knobs.KINDS,
+    **cache_knobs.KINDS,
+    **cache_tasks.KINDS,
+    **frequency_knobs.KINDS,
+    **speed.KINDS,
+}
 """A module that has kinds of its own adds them here. No kind may be in two modules (tested)."""

@@ -12,7 +12,7 @@ account, if at all).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +21,13 @@ from actuators.cgroup.group import ControlGroup, GroupLayer
 from actuators.holders import HolderGroups, ManagedGroups
 from monitors.pressure import PressureMonitor, Waits
 from parties.model import MILLICORES_PER_CORE, NS_PER_S, Holder, Usage
+from parties.units import parse_cpu_list
 
 NetworkReader = Callable[[int], Mapping[Holder, int]]
 """Bits/s of each holder since its last call, given the time in ns (``actuators.network.NetworkUsage.sample``)."""
+
+FrequencyReader = Callable[[Iterable[int]], int | None]
+"""What these CPUs run at in Hz, None where that is not known (``monitors.frequency.FrequencyMonitor.of``)."""
 
 _NO_WAITS = Waits()
 
@@ -81,12 +85,14 @@ class GroupUsageMonitor:
         *,
         disk: str | None = None,
         network: NetworkReader | None = None,
+        frequency: FrequencyReader | None = None,
         pressure: PressureMonitor | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self._groups = HolderGroups(layer, managed, ())
         self._disk = disk
         self._network = network
+        self._frequency = frequency
         self._pressure = pressure
         self._proc = proc
         self._holders = {holder: _Holder() for holder in self._groups}
@@ -132,12 +138,20 @@ class GroupUsageMonitor:
             memory_bytes=memory,
             disk_bytes_per_s=_disk_rate(known.disk, disk, elapsed_ns),
             network_bits_per_s=network,
+            frequency_hz=self._frequency_of(holder),
             cpu_pressure=waits.cpu,
             memory_pressure=waits.memory,
             io_pressure=waits.io,
         )
         known.at_ns, known.cpu_ns, known.disk = now_ns, cpu_ns, disk
         return usage
+
+    def _frequency_of(self, holder: Holder) -> int | None:
+        """Of the CPUs that the holder's groups really have."""
+        if self._frequency is None:
+            return None
+        found = self._groups.read(holder, lambda group: group.cpus_in_force())
+        return self._frequency({cpu for cpus in found or () for cpu in parse_cpu_list(cpus or "")})
 
     def _see_processes(self, holder: Holder, known: _Holder) -> None:
         pids = frozenset(pid for group in self._groups.of(holder) for pid in group.pids())

@@ -18,13 +18,14 @@ from actuators.cache.actuator import cache_actuator
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.layer import find_layer
-from actuators.cores import cores_actuator
+from actuators.cores import cores_actuator, divides
 from actuators.disk import DiskActuator
-from actuators.frequency import FrequencyActuator
+from actuators.frequency.actuator import FrequencyActuator, frequency_actuator
 from actuators.holders import ManagedGroups
 from actuators.memory import MemoryActuator
 from actuators.network.actuator import NetworkActuator
 from actuators.registry import KINDS
+from monitors.frequency import FrequencyMonitor
 from monitors.histogram_socket import HistogramSocket
 from monitors.pressure import PressureMonitor
 from monitors.signal import Signal
@@ -180,14 +181,15 @@ def _actuators(
 ) -> dict[Resource, Actuator]:
     """The actuator of each resource that is configured, or that at least can say why it is not managed."""
     node = settings.node
-    actuators: dict[Resource, Actuator] = {
-        Resource.FREQUENCY: FrequencyActuator(domains),
-    }
+    actuators: dict[Resource, Actuator] = {}
     homes = {service.name: service.home for service in settings.services}
     if node.cache is not None:
         actuators[Resource.CACHE] = cache_actuator(node.cache, domains, layer=layer, managed=managed, homes=homes)
     if node.cores is not None:
         actuators[Resource.CORES] = cores_actuator(layer, managed, node.cores, domains, mems=topology.mems(domains), homes=homes)
+    if node.frequency is not None:
+        whole_cores = node.cores is not None and not divides(node.cores, managed, domains, homes)
+        actuators[Resource.FREQUENCY] = frequency_actuator(node.frequency, domains, whole_cores=whole_cores)
     if node.memory is not None:
         machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         actuators[Resource.MEMORY] = MemoryActuator(layer, managed, node.memory, domains, machine_bytes=machine_bytes)
@@ -213,12 +215,13 @@ def _node(name: str, domains: tuple[Domain, ...], actuators: Mapping[Resource, A
 
 
 def _monitors(layer: GroupLayer, managed: ManagedGroups, actuators: Mapping[Resource, Actuator], signal: Signal) -> Monitors:
-    disk, network = actuators.get(Resource.DISK), actuators.get(Resource.NETWORK)
+    disk, network, frequency = (actuators.get(resource) for resource in (Resource.DISK, Resource.NETWORK, Resource.FREQUENCY))
     usage = GroupUsageMonitor(
         layer,
         managed,
         disk=disk.disk.number if isinstance(disk, DiskActuator) else None,
         network=network.usage().sample if isinstance(network, NetworkActuator) else None,
+        frequency=FrequencyMonitor(frequency.speeds).of if isinstance(frequency, FrequencyActuator) else None,
         pressure=PressureMonitor(layer.hierarchies.v2, managed),
     )
     return Monitors(signal, usage, InMemoryClassifier(usage.disk_count, usage.incarnation))
