@@ -33,6 +33,7 @@ class BuiltIn(NamedTuple):
 BUILT_IN: Mapping[str, BuiltIn] = {
     "run": BuiltIn("parties.commands.run:run", "Run the controller until it is stopped, then put everything back."),
     "restore": BuiltIn("parties.commands.restore:restore", "Put back every value that a run has left changed."),
+    "verify": BuiltIn("parties.commands.verify:verify", "Compare what every kernel value should be with what it is."),
     "check": BuiltIn("parties.commands.check:check", "Say everything that is wrong with a configuration."),
     "replay": BuiltIn("parties.commands.replay:replay_command", "Say what a policy would have decided in a recorded run."),
     "conformance": BuiltIn("parties.commands.conformance:conformance", "Test a client of the histogram socket."),

@@ -9,12 +9,12 @@ import click
 
 from actuators.registry import KINDS
 from parties import restore as undo
-from parties.commands.errors import EXIT_FAILED, EXIT_OK, STATE_DIRECTORY
+from parties.commands.directories import Directories, directory_options, topology_now
+from parties.commands.errors import EXIT_FAILED, EXIT_OK
 from parties.journal import JOURNAL_NAME
 from parties.lock import RuntimeLock
 from parties.restore import Fate, Restored, RestoreReport
-
-RUNTIME_DIRECTORY = Path("/run/parties")
+from parties.resume import RESUME_NAME
 
 _WORDS = {
     Fate.RESTORED: "put back",
@@ -22,52 +22,54 @@ _WORDS = {
     Fate.GONE: "gone",
     Fate.YIELDED: "left to somebody else",
     Fate.VOID: "of an earlier boot",
+    Fate.HELD: "held as it is",
+    Fate.SAFE: "set to what is safe without a daemon",
     Fate.FAILED: "NOT put back",
 }
-_TOLD = frozenset({Fate.RESTORED, Fate.YIELDED, Fate.FAILED})
+_TOLD = frozenset({Fate.RESTORED, Fate.YIELDED, Fate.SAFE, Fate.FAILED})
 
 
 @click.command()
-@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Take the directories from this configuration.")
-@click.option("--state-directory", type=click.Path(path_type=Path), help=f"Where the journal is.  [default: {STATE_DIRECTORY}]")
-@click.option(
-    "--runtime-directory",
-    type=click.Path(path_type=Path),
-    help=f"Where the lock is that keeps a running daemon from being undone.  [default: {RUNTIME_DIRECTORY}]",
-)
+@directory_options
+@click.option("--at-exit", is_flag=True, help="Do what the exit policy of the run says, as a service manager does after its end.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def restore(
-    file: Path | None, state_directory: Path | None, runtime_directory: Path | None, *, dry_run: bool, as_json: bool
-) -> int:
+def restore(directories: Directories, *, at_exit: bool, dry_run: bool, as_json: bool) -> int:
     """Put back every value that a run has left changed, newest first.
 
-    Needed only after a crash or SIGKILL: a run that is stopped in order does it itself. May be called again at any time; what
-    could not be put back stays in the journal for the next call. Exit code 1: something could not be put back.
+    Needed only after a crash or SIGKILL, and for values that the exit policy has held: a run that is stopped in order does the
+    rest itself. May be called again at any time; what could not be put back stays in the journal for the next call. Exit code 1:
+    something could not be put back.
+
+    With --at-exit nothing is done while the daemon is being restarted on purpose.
 
     \b
     Examples:
       parties restore --dry-run
       parties restore -c /etc/parties/parties.toml
+      parties restore --at-exit            what ExecStopPost= calls
     """  # noqa: D301 - click reads \b as "leave these lines as they are"
-    if file is not None:
-        from parties.config import load  # noqa: PLC0415 - slow to import, and seldom needed here
-
-        settings = load(file).settings
-        state_directory = state_directory or Path(settings.state_directory)
-        runtime_directory = runtime_directory or Path(settings.runtime_directory)
-    report = restore_all(state_directory or STATE_DIRECTORY, runtime_directory or RUNTIME_DIRECTORY, dry_run=dry_run)
+    mark = directories.runtime / RESUME_NAME
+    left = at_exit and mark.exists()
+    report = (
+        RestoreReport(directories.state / JOURNAL_NAME, dry_run=dry_run)
+        if left
+        else restore_all(directories.state, directories.runtime, dry_run=dry_run, at_exit=at_exit)
+    )
     if as_json:
-        click.echo(json.dumps(_as_json(report)))
+        click.echo(json.dumps({**_as_json(report), "left_for_restart": left}))
+    elif left:
+        click.echo(f"{mark}: the daemon is being restarted; everything is left as it is")
     else:
         _print(report)
     return EXIT_OK if report.complete else EXIT_FAILED
 
 
-def restore_all(state_directory: Path, runtime_directory: Path, *, dry_run: bool = False) -> RestoreReport:
+def restore_all(state_directory: Path, runtime_directory: Path, *, dry_run: bool = False, at_exit: bool = False) -> RestoreReport:
     """Restore under the runtime directory's lock. Raises LockError, JournalError."""
     with RuntimeLock(runtime_directory):
-        return undo.restore(state_directory / JOURNAL_NAME, KINDS, dry_run=dry_run)
+        journal = state_directory / JOURNAL_NAME
+        return undo.restore(journal, KINDS, dry_run=dry_run, at_exit=at_exit, topology=topology_now())
 
 
 def summary(report: RestoreReport) -> str:
@@ -90,6 +92,8 @@ def _print(report: RestoreReport) -> None:
         click.echo(f"damaged: {line}", err=True)
     if report.set_aside is not None:
         click.echo(f"the damaged journal was moved to {report.set_aside}", err=True)
+    if report.other_topology:
+        click.echo("CPUs, caches or memory nodes have come or gone since the journal was begun", err=True)
     click.echo(f"{report.journal}: {summary(report)}")
 
 
@@ -118,6 +122,7 @@ def _as_json(report: RestoreReport) -> dict[str, object]:
         "journal": str(report.journal),
         "dry_run": report.dry_run,
         "complete": report.complete,
+        "other_topology": report.other_topology,
         "entries": entries,
         "corrupt": list(report.corrupt),
         "set_aside": None if report.set_aside is None else str(report.set_aside),

@@ -82,7 +82,7 @@ def test_every_command_helps(name: str) -> None:
     ("words", "message"),
     [
         (["rnu"], "Error: there is no command 'rnu'; did you mean 'run'?"),
-        (["xyzzy"], "Error: there is no command 'xyzzy'; known: run, restore, check, replay, conformance, completion"),
+        (["xyzzy"], f"Error: there is no command 'xyzzy'; known: {', '.join(cli.BUILT_IN)}"),
         (["check"], "Error: Missing argument 'FILE'."),
         (["completion", "tcsh"], "Error: Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'."),
         (
@@ -306,9 +306,11 @@ def test_restore_of_nothing(tmp_path: Path) -> None:
         "journal": str(tmp_path / JOURNAL_NAME),
         "dry_run": False,
         "complete": True,
+        "other_topology": False,
         "entries": [],
         "corrupt": [],
         "set_aside": None,
+        "left_for_restart": False,
     }
 
 
