@@ -8,6 +8,7 @@ from actuators.cgroup import v1_knobs, v2_knobs
 from actuators.frequency import knobs as frequency_knobs
 from actuators.frequency import speed
 from actuators.network import knobs as network_knobs
+from actuators.systemd import knobs as systemd_knobs
 from parties.knob import KnobKinds
 
 KINDS: KnobKinds = {
@@ -18,5 +19,6 @@ KINDS: KnobKinds = {
     **cache_tasks.KINDS,
     **frequency_knobs.KINDS,
     **speed.KINDS,
+    **systemd_knobs.KINDS,
 }
 """A module that has kinds of its own adds them here. No kind may be in two modules (tested)."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from parties.foreign import Contest, Drift, DriftState
 from parties.in_force import Wanted
 from parties.journal import JournalError
-from parties.knob import VANISHED, Effect, Knob, KnobKinds, KnobRef, KnobWrite, slow_kinds
+from parties.knob import VANISHED, ChangesMore, Effect, Knob, KnobKinds, KnobRef, KnobWrite, slow_kinds
 from parties.model import NS_PER_S, Holder, MoveStatus
 from parties.release import Releases, Restorable
 from parties.restore import Restored
@@ -290,11 +290,22 @@ class Enforcer:
             if state.gone and write.effect is Effect.GIVE:
                 return f"{ref}: vanished, so nothing is given to {write.holder}"
             if not state.gone and ref not in self._journal:
+                if isinstance(write.knob, ChangesMore) and (cause := self._look_at(write.knob.journalled_first(), new)):
+                    return cause
                 new[ref] = state.in_force
         try:
             self._journal.save(new.items())
         except JournalError as error:
             return str(error)
+        return ""
+
+    def _look_at(self, knobs: Iterable[Knob], new: dict[KnobRef, str | None]) -> str:
+        """Read what is to be journalled before a knob; why that failed, empty if it did not."""
+        for knob in knobs:
+            if knob.ref not in self._journal and knob.ref not in new:
+                new[knob.ref], error = _look(knob)
+                if error is not None:
+                    return f"{knob.ref}: cannot be read: {_words(error)}"
         return ""
 
     def _meet(self, state: _State) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from parties.model import Holder, Resource
 
@@ -51,6 +51,14 @@ class Knob(Protocol):
 
     def restore(self, old: str | None) -> None:
         """Bring back what ``read`` gave before the first write, None meaning unset."""
+
+
+@runtime_checkable
+class ChangesMore(Protocol):
+    """A knob whose writing changes more than its own value, such as a drop-in file that a service manager leaves behind."""
+
+    def journalled_first(self) -> Sequence[Knob]:
+        """The other knobs, to be journalled before it: restore goes newest first, and so puts them back after it."""
 
 
 @dataclass(frozen=True, slots=True)
