@@ -18,6 +18,9 @@ from parties.verify import DIFFERENCES, Verdict, Verification, Verified, Verifie
 _LOOKS, _BETWEEN_LOOKS_S = 3, 0.3
 """A daemon at work writes a knob first and says so afterwards, so what differs is looked at again."""
 
+_WIDE = 400
+"""Columns of the table in a file or a pipe, where nothing is to be broken."""
+
 _WORDS = {
     Verdict.IN_FORCE: "in force",
     Verdict.DIFFERS: "DIFFERS",
@@ -94,7 +97,8 @@ def _print(verification: Verification) -> None:
     for text in (*verification.damaged, verification.silence):
         click.echo(text, err=True, nl=bool(text))
     if verification.knobs:
-        table = Table("verdict", "holder", "wanted", "actual", "before", "knob", box=None, header_style="bold")
+        table = Table("verdict", "holder", "wanted", "actual", "before", box=None, header_style="bold")
+        table.add_column("knob", overflow="fold")
         for knob in verification.knobs:
             style = "red" if knob.verdict in DIFFERENCES else ""
             detail = f" ({knob.detail})" if knob.detail else ""
@@ -103,7 +107,9 @@ def _print(verification: Verification) -> None:
             table.add_row(
                 f"{_WORDS[knob.verdict]}{detail}", knob.holder, wanted, _text(knob.actual), before, str(knob.ref), style=style
             )
-        console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+        console = Console(markup=False, highlight=False, emoji=False)
+        if not console.is_terminal:
+            console.width = _WIDE
         console.print(table)
     click.echo(_summary(verification))
 
