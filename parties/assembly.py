@@ -10,9 +10,9 @@ import contextlib
 import os
 import selectors
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from actuators.cache.actuator import cache_actuator
 from actuators.cgroup.group import GroupLayer
@@ -32,13 +32,29 @@ from monitors.signal import Signal
 from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
 from parties.enforcer import Enforcer
-from parties.host import Events, HostPlatform, Monitors
-from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Tidies
-from parties.journal import JOURNAL_NAME, Journal
+from parties.host import Events, HostPlatform, Monitors, refs_at_start
+from parties.in_force import IN_FORCE_NAME, InForce
+from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
+from parties.journal import JOURNAL_NAME, Journal, boot_id
 from parties.knob import KnobRef
-from parties.model import BEST_EFFORT, Domain, Node, QosTarget, Resource, Service
+from parties.model import BEST_EFFORT, NS_PER_S, Domain, Node, Partition, QosTarget, Resource, Service
+from parties.placement import Placement
 from parties.restore import Fate, RestoreReport, restore
+from parties.resume import (
+    FIXED_POLICIES,
+    Earlier,
+    InForceFile,
+    Leavers,
+    Left,
+    ResumeError,
+    leave,
+    members_of,
+    network_layout,
+    resumed_partition,
+    take_up,
+)
 from parties.settings import Amounts, ControlSettings, CoreSettings, ServiceSettings
+from parties.shadow import ShadowEnforcer
 from parties.slow_writer import SlowResult, SlowWriter
 from parties.upkeep import Upkeep
 
@@ -63,77 +79,179 @@ class _NoTender:
         return []
 
 
-class Host:
-    """The platform of this machine with all that has to be closed after it."""
+SETTLE_LIMIT_NS = 5 * NS_PER_S
+"""How long a daemon that leaves its values in force waits for slow writes under way."""
 
-    def __init__(self, settings: ControlSettings, selector: selectors.BaseSelector, events: Events) -> None:
+
+class Host:
+    """The platform of this machine with all that has to be closed after it.
+
+    First everything that only looks is made, so that a policy can be chosen for ``node`` and ``services``; ``open`` makes what
+    writes. With ``shadow`` nothing is ever written to the machine: no journal, no restore, no knob, no upkeep. With ``hand_back``
+    a start that fails before its first write leaves what an earlier daemon left to the next start, instead of putting it back.
+    """
+
+    platform: HostPlatform
+
+    def __init__(
+        self,
+        settings: ControlSettings,
+        selector: selectors.BaseSelector,
+        events: Events,
+        *,
+        shadow: bool = False,
+        hand_back: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._selector = selector
         self._events = events
         self._state = Path(settings.state_directory)
+        self._runtime = Path(settings.runtime_directory)
         self._resources = contextlib.ExitStack()
         self._slow_writer: SlowWriter | None = None
+        self._hand_back = hand_back  # until the first write
+        self._left = False
+        self.earlier: Earlier | None = None
+        self.shadow = ShadowEnforcer(KINDS) if shadow else None
         try:
-            self._build(settings, selector)
+            self._build()
         except BaseException:
-            self._resources.close()
+            self._abandon()
             raise
 
-    def _build(self, settings: ControlSettings, selector: selectors.BaseSelector) -> None:
+    def _build(self) -> None:
+        settings = self._settings
         self.services = tuple(_service(service) for service in settings.services)
-        layer = find_layer(Hierarchies.find(overrides=settings.controllers))
-        managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
+        self._layer = find_layer(Hierarchies.find(overrides=settings.controllers))
+        self._managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
             BEST_EFFORT: tuple(path for job in settings.best_effort for path in job.cgroups)
         }
         topology = Topology.read()
+        self._topology = topology.fingerprint
         cores = settings.node.cores or CoreSettings()
         domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
-        self._put_back_what_an_earlier_run_left()
-        actuators = _actuators(settings, layer, managed, topology, domains)
-        for actuator in actuators.values():
+        if self.shadow is None:
+            self._meet_what_an_earlier_run_left()
+        self._all_actuators = _actuators(settings, self._layer, self._managed, topology, domains)
+        for actuator in self._all_actuators.values():
             self._resources.callback(actuator.close)
-        node, self.notices = _node(settings.node.name, domains, actuators)
-        for problem in [text for actuator in actuators.values() if isinstance(actuator, HasProblems) for text in actuator.problems]:
+        self.node, self.notices = _node(settings.node.name, domains, self._all_actuators)
+        managed = {pool.key.resource for pool in self.node.managed_pools()}
+        self._actuators = {resource: actuator for resource, actuator in self._all_actuators.items() if resource in managed}
+        every = self._all_actuators.values()
+        for problem in [text for actuator in every if isinstance(actuator, HasProblems) for text in actuator.problems]:
             self._events("warning", problem)
+
+    def open(self, policy: Policy) -> None:
+        """Make the platform for a policy. What an earlier daemon left for those who are not managed any more is put back."""
+        settings = self._settings
+        self._policy = policy
+        self._first = self._first_partition(policy)
+        self._put_back_what_is_left_behind()
         signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
         sources = self._closed_last(selectors.DefaultSelector())
         self._socket = self._listen(settings, signal)
         self._socket.attach(sources)
-        self._slow_writer = slow_writer = self._closed_last(SlowWriter())
-        slow_writer.attach(selector)
-        journal = self._closed_last(
-            Journal(self._state, started_unix_ns=time.time_ns(), topology=topology.fingerprint, exit_policy=settings.exit)
-        )
-        for line in [line for actuator in actuators.values() if isinstance(actuator, Tidies) for line in actuator.tidy(journal)]:
-            self._events("warning", line)
-        self.platform = HostPlatform(
-            node,
-            self.services,
-            actuators={resource: actuators[resource] for resource in {pool.key.resource for pool in node.managed_pools()}},
-            enforcer=Enforcer(journal, slow_writer, foreign_rule=settings.foreign, kinds=KINDS),
-            monitors=_monitors(layer, managed, actuators, signal),
-            selector=selector,
-            sources=sources,
-            events=self._events,
-            upkeep=self._upkeep(actuators, selector),
+        self._enforcer = self._make_enforcer()
+        self.platform = self._closed_last(
+            HostPlatform(
+                self.node,
+                self.services,
+                actuators=self._actuators,
+                enforcer=self._enforcer,
+                monitors=_monitors(self._layer, self._managed, self._all_actuators, signal),
+                selector=self._selector,
+                sources=sources,
+                events=self._events,
+                upkeep=self._upkeep(),
+            )
         )
         self._signal = signal
 
-    def _upkeep(self, actuators: Mapping[Resource, Actuator], selector: selectors.BaseSelector) -> Upkeep:
+    def start(self) -> None:
+        """Put the first partition in force. Raises StartError."""
+        policy = self._policy
+        self._hand_back = False
+        previous = self.earlier.in_force.placement if self.earlier is not None else None
+        self.platform.start(
+            self._first, best_effort_idle_class=policy.best_effort_idle_class, sharing=policy.sharing, previous=previous
+        )
+
+    def in_force_file(self) -> InForceFile | None:
+        """A listener of the loop that keeps the file of what is in force up to date; a shadow has none."""
+        enforcer = self._enforcer
+        if isinstance(enforcer, ShadowEnforcer):
+            return None
+        boot = boot_id()
+
+        def in_force() -> InForce:
+            return InForce(
+                boot_id=boot,
+                topology=self._topology,
+                pid=os.getpid(),
+                policy=self._policy.name,
+                placement=self.platform.placement or Placement(Partition({}), {}, {}),
+                wanted=enforcer.wanted,
+                yielded=enforcer.yielded,
+                vanished=enforcer.vanished,
+                exit=self._settings.exit,
+            )
+
+        path = self._runtime / IN_FORCE_NAME
+        return InForceFile(path, in_force, lambda: (enforcer.changes, self.platform.placement), self._events)
+
+    def leave(self, file: InForceFile) -> bool:
+        """Leave everything in force for the daemon that follows; whether that could be said, else it has to be put back."""
+        self.platform.settle(SETTLE_LIMIT_NS)
+        left = Left(os.getpid(), members_of(self._settings), network_layout(self._settings))
+        self._left = file.keep() and self._marked(left)
+        return self._left
+
+    def _first_partition(self, policy: Policy) -> Partition | None:
+        """What the policy begins with: a fresh start, or what an earlier daemon left, as far as it had the same policy."""
+        fresh, earlier = policy.initial(), self.earlier
+        if earlier is None or fresh is None or policy.name in FIXED_POLICIES or earlier.in_force.policy != policy.name:
+            return fresh
+        best_effort = bool(self._settings.best_effort)
+        return resumed_partition(self.node, self.services, best_effort=best_effort, earlier=earlier.in_force.partition, fresh=fresh)
+
+    def _make_enforcer(self) -> Enforcer | ShadowEnforcer:
+        if self.shadow is not None:
+            return self.shadow
+        settings = self._settings
+        self._slow_writer = slow_writer = self._closed_last(SlowWriter())
+        slow_writer.attach(self._selector)
+        journal = self._closed_last(
+            Journal(self._state, started_unix_ns=time.time_ns(), topology=self._topology, exit_policy=settings.exit)
+        )
+        every = self._all_actuators.values()
+        known = cast("Container[KnobRef]", journal)  # it is one for knobs, and nobody asks for anything else
+        for line in [line for actuator in every if isinstance(actuator, Tidies) for line in actuator.tidy(known)]:
+            self._events("warning", line)
+        return Enforcer(journal, slow_writer, foreign_rule=settings.foreign, kinds=KINDS)
+
+    def _upkeep(self) -> Upkeep:
         """The tasks of all actuators; a process of its own does them, if there are any."""
-        tasks = [task for actuator in actuators.values() if isinstance(actuator, NeedsUpkeep) for task in actuator.upkeep()]
+        actuators = self._actuators.values() if self.shadow is None else ()
+        tasks = [task for actuator in actuators if isinstance(actuator, NeedsUpkeep) for task in actuator.upkeep()]
         if not tasks:
             return Upkeep((), _NoTender())
         tender = self._closed_last(SlowWriter())
-        tender.attach(selector)
+        tender.attach(self._selector)
         return Upkeep(tasks, tender)
 
     def restore(self) -> RestoreReport:
         """Put back every knob, as far as the exit policy says so; what could not be is told as an error.
 
-        May be called again, but nothing may be applied after it.
+        May be called again, but nothing may be applied after it. Does nothing in a shadow run, and once the values were left.
         """
+        if self.shadow is not None or self._left:
+            return RestoreReport(self._state / JOURNAL_NAME)
         if self._slow_writer is not None:
             self._slow_writer.close()  # or a write under way could land after its knob was put back
-        report = restore(self._state / JOURNAL_NAME, KINDS, at_exit=True)
+        return self._told(restore(self._state / JOURNAL_NAME, KINDS, at_exit=True))
+
+    def _told(self, report: RestoreReport) -> RestoreReport:
         for entry in report.of(Fate.FAILED):
             self._events("error", f"{entry.ref} could not be put back to {entry.old!r}: {entry.detail}; run 'parties restore'")
         for line in report.corrupt:
@@ -145,19 +263,61 @@ class Host:
         return {**self._socket.counters(), **self._signal.counters()}
 
     def close(self) -> None:
-        """Put back every knob and give up everything."""
+        """Put back every knob, unless they were left, and give up everything."""
         try:
+            if self.earlier is not None and self._hand_back:
+                self._left = self._marked(self.earlier.left)
             self.restore()
         finally:
-            self.platform.close()
             self._resources.close()
 
-    def _put_back_what_an_earlier_run_left(self) -> None:
-        report = self.restore()
-        if report.entries:
-            self._events(
-                "warning", f"an earlier run ended without undoing its work: {len(report.of(Fate.RESTORED))} values put back"
-            )
+    def _abandon(self) -> None:
+        """Not even the node could be made. What an earlier run left on purpose is still there; else there is nothing to undo."""
+        if self.earlier is not None:
+            self.close()
+        else:
+            self._resources.close()
+
+    def _marked(self, left: Left) -> bool:
+        """Say that what is in force was left on purpose; whether that could be said."""
+        try:
+            leave(self._runtime, left)
+        except OSError as error:
+            self._events("error", f"{self._runtime}: {error.strerror}; nothing can be left in force, everything is put back")
+            return False
+        return True
+
+    def _meet_what_an_earlier_run_left(self) -> None:
+        """Go on with what was left on purpose; what else is there comes from a crash, and is put back."""
+        try:
+            self.earlier = take_up(self._runtime, boot_id=boot_id(), topology=self._topology)
+        except ResumeError as error:
+            self._events("warning", f"what an earlier run left in force is put back, as it cannot be gone on with: {error}")
+        if self.earlier is None:
+            report = self.restore()
+            if report.entries:
+                restored = len(report.of(Fate.RESTORED))
+                self._events("warning", f"an earlier run ended without undoing its work: {restored} values put back")
+        elif self.earlier.left.network != network_layout(self._settings):
+            self._put_back(lambda ref: ref.kind in KINDS and KINDS[ref.kind].resource is Resource.NETWORK)  # numbered anew
+
+    def _put_back_what_is_left_behind(self) -> None:
+        """Values of services, groups and resources that are not managed any more."""
+        if self.earlier is None:
+            return
+        kept = refs_at_start(
+            self.node,
+            self._actuators,
+            self._first,
+            self.earlier.in_force.placement,
+            best_effort_idle_class=self._policy.best_effort_idle_class,
+        )
+        self._put_back(Leavers(self.earlier, members_of(self._settings), kept, frozenset(self._actuators), KINDS))
+
+    def _put_back(self, only: Callable[[KnobRef], bool]) -> None:
+        restored = len(self._told(restore(self._state / JOURNAL_NAME, KINDS, only=only)).of(Fate.RESTORED))
+        if restored:
+            self._events("info", f"{restored} values put back that are not managed any more, or have to be made anew")
 
     def _listen(self, settings: ControlSettings, signal: Signal) -> HistogramSocket:
         return self._closed_last(

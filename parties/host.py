@@ -77,10 +77,10 @@ class Enforces(Protocol):
     def apply(self, plan: Iterable[KnobWrite], now_ns: int) -> Outcome:
         """Carry a plan out, take before give."""
 
-    def poll(self, now_ns: int) -> list[tuple[int, Outcome]]:
+    def poll(self, now_ns: int) -> Sequence[tuple[int, Outcome]]:
         """The pending plans that ended since the last call, by ticket."""
 
-    def drift(self, now_ns: int) -> list[Drift]:
+    def drift(self, now_ns: int) -> Sequence[Drift]:
         """What of the knobs under management is not as it should be."""
 
 

@@ -11,14 +11,16 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from parties.codec import CodecError, compact_json, from_json, to_json
-from parties.in_force import IN_FORCE_NAME, InForce, InForceError, read_in_force
+from parties.in_force import IN_FORCE_NAME, InForce, InForceError, read_in_force, write_in_force
 from parties.knob import KnobKinds, KnobRef
-from parties.model import BEST_EFFORT, IDLE, Holder, Node, Partition, Pool, Resource, Service
+from parties.model import BEST_EFFORT, IDLE, Decision, Holder, Node, Observation, Partition, Pool, Resource, Service
+from parties.record import Timing
 from parties.settings import ControlSettings
 
 RESUME_NAME = "resume"
@@ -26,6 +28,13 @@ RESUME_VERSION = 1
 
 FIXED_POLICIES = frozenset({"equal"})
 """Policies whose start is all they do: for them what a fresh start would give is what is wanted."""
+
+
+class Events(Protocol):
+    """Where an operator is told something."""
+
+    def __call__(self, level: str, text: str) -> None:
+        """``level`` is info, warning or error."""
 
 
 class ResumeError(Exception):
@@ -115,6 +124,42 @@ def _decoded(path: Path, data: bytes) -> Left:
         return from_json(Left, body)
     except (ValueError, CodecError) as error:
         raise ResumeError(f"{path}: damaged: {error}") from error
+
+
+class InForceFile:
+    """Keeps ``in-force.json`` up to date; a listener of the loop.
+
+    ``in_force`` tells what is in force, ``changes`` something that differs whenever that may: what it costs to make and to write
+    is not to be spent on ticks that change nothing. A write that fails is said once.
+    """
+
+    def __init__(self, path: Path, in_force: Callable[[], InForce], changes: Callable[[], object], events: Events) -> None:
+        self._path = path
+        self._in_force = in_force
+        self._changes = changes
+        self._events = events
+        self._kept: object = None
+        self._failed = ""
+
+    def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
+        """Write what this tick changed, and what slow writes came to since the last one."""
+        del observation, decision, timing
+        self.keep()
+
+    def keep(self) -> bool:
+        """Write what changed; whether the file now tells what is in force."""
+        changes = self._changes()
+        if changes == self._kept:
+            return True
+        try:
+            write_in_force(self._path, self._in_force())
+        except OSError as error:
+            if self._failed != str(error):
+                self._failed = str(error)
+                self._events("warning", f"{self._path}: {error.strerror}; as long as it cannot be written, a restart begins afresh")
+            return False
+        self._kept, self._failed = changes, ""
+        return True
 
 
 # Knobs of those who left

@@ -1,4 +1,4 @@
-"""The front's side of the control process: start it, hear it, stop it.
+"""The front's side of the control process: start it, hear it, stop it, and follow it with another one at a reload.
 
 The control process is another process, so that nothing that is busy or slow here delays its tick. It gets its settings on one
 descriptor and sends datagrams of JSON on another; when ours closes, it stops and puts everything back.
@@ -7,6 +7,7 @@ descriptor and sends datagrams of JSON on another; when ours closes, it stops an
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import os
 import selectors
@@ -26,7 +27,7 @@ from parties.settings import ControlSettings
 from parties.signals import waking
 
 STOP_LIMIT_NS = 15 * NS_PER_S
-"""How long a stopped control process may take to put everything back."""
+"""How long a stopped control process may take to put everything back, or to leave it to the next one."""
 
 _MESSAGE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16
@@ -42,22 +43,54 @@ def control_argv(settings_fd: int, front_fd: int) -> Sequence[str]:
 
 @dataclass(slots=True)
 class Ending:
-    """How a run came to its end. ``exit_code`` is None if the process is still at work, negative for a signal."""
+    """How a run came to its end. ``exit_code`` is None if the process is still at work, negative for a signal.
+
+    ``started`` says that its loop began; ``left`` that its values are still in force, for the daemon that follows; ``orphaned``
+    that they are and none will follow; ``hung`` that the service manager's watchdog had it killed.
+    """
 
     pid: int
     exit_code: int | None
     report: Message | None = None
     interrupted: bool = False
     errors: str = ""  # what it wrote to standard error
+    started: bool = False
+    left: bool = False
+    orphaned: bool = False
+    hung: bool = False
+
+
+class Wish(enum.IntEnum):
+    """What a front is asked for by signals. A greater one overrules a smaller one."""
+
+    NOTHING = 0
+    RELOAD = 1
+    LEAVE = 2  # end, with everything left in force
+    STOP = 3
+    KILL = 4  # the service manager's watchdog: it hangs
+
+
+_WISHES = {
+    signal.SIGHUP: Wish.RELOAD,
+    signal.SIGUSR1: Wish.LEAVE,
+    signal.SIGINT: Wish.STOP,
+    signal.SIGTERM: Wish.STOP,
+    signal.SIGABRT: Wish.KILL,
+}
 
 
 @dataclass(slots=True)
-class Stop:
-    """What the front was asked to do by signals."""
+class Asked:
+    """What the front was asked for so far."""
 
-    requested: bool = False
+    wish: Wish = Wish.NOTHING
     interrupted: bool = False
     wake: socket.socket = field(init=False)  # readable after a signal
+
+    def done(self, wish: Wish) -> None:
+        """It was carried out, or turned out to be impossible; what overruled it meanwhile stays."""
+        if self.wish is wish:
+            self.wish = Wish.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +98,20 @@ class Launch:
     """How the control process is started and ended.
 
     ``show_errors`` leaves its standard error on ours instead of keeping it for the end; ``limit_ns`` is what it has to put
-    everything back once it was asked to stop.
+    everything back once it was asked to stop; ``shadow`` has it write nothing. ``restarting`` tells, at a stop, whether another
+    daemon is about to follow, so that everything is left in force.
     """
 
     argv: Argv = control_argv
     show_errors: bool = False
     limit_ns: int = STOP_LIMIT_NS
+    shadow: bool = False
+    restarting: Callable[[], bool] = lambda: False
+
+
+def no_reload() -> ControlSettings | None:
+    """For runs whose settings are not from a file: SIGHUP changes nothing."""
+    return None
 
 
 def follow(
@@ -79,28 +120,66 @@ def follow(
     *,
     duration_ns: int | None = None,
     launch: Launch | None = None,
+    reload: Callable[[], ControlSettings | None] = no_reload,
 ) -> Ending:
     """Run a control process and hand every message of it to ``show``, until it has ended or its time to do so is over.
 
-    It is asked to end by SIGINT, SIGTERM or SIGHUP to us, ``duration_ns`` after its start, and by whatever ``show`` raises.
+    It is asked to end by SIGINT or SIGTERM to us, ``duration_ns`` after its start, and by whatever ``show`` raises; by SIGUSR1 to
+    end and leave everything in force. At SIGHUP ``reload`` gives other settings, or None if the ones of now are to stay: the
+    control process leaves everything in force and another one goes on with them; if that cannot begin, one with the earlier
+    settings does. At SIGABRT it is killed.
     """
-    with _signals() as stop, contextlib.closing(ControlProcess(settings, launch or Launch())) as process:
-        return process.follow(show, stop, duration_ns)
+    with _signals() as asked:
+        return _Run(settings, show, asked, launch or Launch(), reload, duration_ns).to_its_end()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Control processes that follow each other, one for each reload."""
+
+    settings: ControlSettings
+    show: Callable[[Message], object]
+    asked: Asked
+    launch: Launch
+    reload: Callable[[], ControlSettings | None]
+    duration_ns: int | None
+    following: ControlSettings | None = None
+    end_ns: int | None = None  # of all of them, once the first has started
+
+    def to_its_end(self) -> Ending:
+        """Until one ends that none is to follow."""
+        ending = self._one(self.settings)
+        while self.following is not None and ending.left and self.asked.wish <= Wish.RELOAD:
+            earlier, self.settings, self.following = self.settings, self.following, None
+            ending = self._one(self.settings, hand_back=True)
+            if not ending.started and ending.exit_code and self.asked.wish <= Wish.RELOAD:
+                cause = ending.errors.strip() or f"exit code {ending.exit_code}"
+                self.show(_event("error", f"reload failed, the earlier configuration is in force again: {cause}"))
+                self.settings = earlier
+                ending = self._one(earlier)
+        ending.orphaned = ending.left and self.following is not None
+        ending.interrupted = self.asked.interrupted
+        return ending
+
+    def _one(self, settings: ControlSettings, *, hand_back: bool = False) -> Ending:
+        with contextlib.closing(ControlProcess(settings, self.launch, hand_back=hand_back)) as process:
+            return process.follow(self)
 
 
 class ControlProcess:
     """A running control process."""
 
-    def __init__(self, settings: ControlSettings, launch: Launch) -> None:
-        self._limit_ns = launch.limit_ns
+    def __init__(self, settings: ControlSettings, launch: Launch, *, hand_back: bool = False) -> None:
+        self._launch = launch
         self._front, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings_fd = os.memfd_create("parties-settings")
         self._errors = None if launch.show_errors else tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        flags = [*(["--shadow"] if launch.shadow else []), *(["--hand-back"] if hand_back else [])]
         try:
             os.write(settings_fd, json.dumps(to_json(settings)).encode())
             os.lseek(settings_fd, 0, os.SEEK_SET)
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                launch.argv(settings_fd, theirs.fileno()),
+                [*launch.argv(settings_fd, theirs.fileno()), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors or sys.stderr,
                 stderr=self._errors,
@@ -110,19 +189,27 @@ class ControlProcess:
         finally:
             os.close(settings_fd)
             theirs.close()
+        self._ending = Ending(self._process.pid, None)
+        self._deadline_ns: int | None = None  # of its end, once it was asked to
+        self._heeded = Wish.NOTHING
 
-    def follow(self, show: Callable[[Message], object], stop: Stop, duration_ns: int | None) -> Ending:
-        """See the function of that name."""
+    def follow(self, run: _Run) -> Ending:
+        """Hand on its messages and heed what is asked for, until it has ended or its time to do so is over."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._front, selectors.EVENT_READ)
-            selector.register(stop.wake, selectors.EVENT_READ)
+            selector.register(run.asked.wake, selectors.EVENT_READ)
             try:
-                report = self._follow(show, stop, selector, duration_ns)
+                while self._heed(run) and self._take_in(run, selector):
+                    pass
             except BaseException:
-                self._stop()
-                self._wait(self._limit_ns)
+                self._signal(signal.SIGTERM)
+                self._wait()
                 raise
-        return Ending(self._process.pid, self._process.poll(), report, stop.interrupted, self._error_text())
+        self._ending.exit_code = self._process.poll()
+        self._ending.errors = self._error_text()
+        report = self._ending.report
+        self._ending.left = self._ending.exit_code == 0 and bool(report and report.get("left_in_force"))
+        return self._ending
 
     def close(self) -> None:
         """Give up descriptors; a process that is still there sees its front go away, and stops."""
@@ -130,36 +217,48 @@ class ControlProcess:
         if self._errors is not None:
             self._errors.close()
 
-    def _follow(
-        self, show: Callable[[Message], object], stop: Stop, selector: selectors.BaseSelector, duration_ns: int | None
-    ) -> Message | None:
-        report: Message | None = None
-        deadline_ns: int | None = None  # of the run; once it is stopping, of its end
-        stopping = False
-        while True:
-            late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
-            if stopping and late:
-                return report
-            if not stopping and (stop.requested or late):
-                self._stop()
-                stopping, deadline_ns = True, time.monotonic_ns() + self._limit_ns
-            for message in self._messages(stop, selector, deadline_ns):
-                if message is None:  # it has closed its end and is about to exit
-                    self._wait(self._limit_ns)
-                    return report
-                if message.get("type") == "started" and duration_ns is not None and not stopping:
-                    deadline_ns = time.monotonic_ns() + duration_ns
-                if message.get("type") == "stopped":
-                    report = message.get("report")
-                show(message)
+    def _heed(self, run: _Run) -> bool:
+        """Pass on what is asked for and was not yet; False once its time to end is over."""
+        now_ns = time.monotonic_ns()
+        if self._deadline_ns is not None and now_ns >= self._deadline_ns:
+            return False
+        wish = run.asked.wish
+        if run.end_ns is not None and now_ns >= run.end_ns:
+            wish = max(wish, Wish.STOP)
+        if wish <= self._heeded or (wish is Wish.RELOAD and not self._ending.started):
+            return True
+        if wish is Wish.RELOAD:
+            run.following = run.reload()
+            run.asked.done(Wish.RELOAD)
+            if run.following is None:
+                return True
+        leave = wish <= Wish.LEAVE or (wish is Wish.STOP and self._launch.restarting())
+        self._ending.hung = wish is Wish.KILL
+        self._signal(signal.SIGKILL if wish is Wish.KILL else signal.SIGUSR1 if leave else signal.SIGTERM)
+        self._heeded, self._deadline_ns = wish, now_ns + self._launch.limit_ns
+        return True
 
-    def _messages(self, stop: Stop, selector: selectors.BaseSelector, deadline_ns: int | None) -> Iterator[Message | None]:
-        """What comes until the deadline or a signal, at most one round; None is the end."""
+    def _take_in(self, run: _Run, selector: selectors.BaseSelector) -> bool:
+        """What comes until the deadline or a signal, at most one round; False at its end."""
+        for message in self._messages(run.asked, selector, self._deadline_ns or run.end_ns):
+            if message is None:  # it has closed its end and is about to exit
+                self._wait()
+                return False
+            if message.get("type") == "started":
+                self._ending.started = True
+                if run.duration_ns is not None and run.end_ns is None:
+                    run.end_ns = time.monotonic_ns() + run.duration_ns
+            elif message.get("type") == "stopped":
+                self._ending.report = message.get("report")
+            run.show(message)
+        return True
+
+    def _messages(self, asked: Asked, selector: selectors.BaseSelector, deadline_ns: int | None) -> Iterator[Message | None]:
         timeout = None if deadline_ns is None else max(0, deadline_ns - time.monotonic_ns()) / NS_PER_S
         for key, _ in selector.select(timeout):
-            if key.fileobj is stop.wake:
+            if key.fileobj is asked.wake:
                 with contextlib.suppress(BlockingIOError):
-                    stop.wake.recv(64)
+                    asked.wake.recv(64)
                 continue
             data = self._receive()
             yield json.loads(data) if data else None
@@ -170,13 +269,13 @@ class ControlProcess:
         except ConnectionResetError:  # it ended with a message of ours unread
             return b""
 
-    def _stop(self) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(number)
 
-    def _wait(self, limit_ns: int) -> None:
+    def _wait(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(limit_ns / NS_PER_S)
+            self._process.wait(self._launch.limit_ns / NS_PER_S)
 
     def _error_text(self) -> str:
         if self._errors is None:
@@ -186,14 +285,31 @@ class ControlProcess:
         return self._errors.read().decode(errors="replace")
 
 
+def _event(level: str, text: str) -> Message:
+    return {"type": "event", "level": level, "text": text}
+
+
 @contextlib.contextmanager
-def _signals() -> Iterator[Stop]:
-    """Signals that ask for a stop are noted, and wake the selector, meanwhile."""
-    stop = Stop()
+def _signals() -> Iterator[Asked]:
+    """Signals that ask for something are noted, and wake the selector, meanwhile."""
+    asked = Asked()
+    terminal = _has_terminal()
 
-    def asked(number: int) -> None:
-        stop.requested = True
-        stop.interrupted |= number == signal.SIGINT
+    def note(number: int) -> None:
+        wish = _WISHES[signal.Signals(number)]
+        if wish is Wish.RELOAD and terminal and not _has_terminal():
+            wish = Wish.STOP  # the terminal was closed: this is its hangup, and no operator's wish
+        asked.wish = max(asked.wish, wish)
+        asked.interrupted |= number == signal.SIGINT
 
-    with waking((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked) as stop.wake:
-        yield stop
+    with waking(_WISHES, note) as asked.wake:
+        yield asked
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal controls us, and is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -277,7 +277,7 @@ class Front:
         raise AssertionError(self.process.communicate()[1])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_signals_stop_in_order(
     fake: Callable[[str], Launch], file: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
