@@ -8,7 +8,7 @@ one file in ``monitors`` that feeds the histogram socket.
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -141,11 +141,18 @@ class HasProblems(Protocol):
     problems: tuple[str, ...]
 
 
+class Journalled(Protocol):
+    """What a journal knows."""
+
+    def __contains__(self, ref: KnobRef, /) -> bool:
+        """Whether the knob's earlier value is on disk."""
+
+
 @runtime_checkable
 class Tidies(Protocol):
     """An actuator that can find what an earlier run left and no journal knows. Never asked where nothing may be written."""
 
-    def tidy(self, journalled: Container[KnobRef]) -> Sequence[str]:
+    def tidy(self, journalled: Journalled) -> Sequence[str]:
         """Remove it; what was done, in words."""
 
 

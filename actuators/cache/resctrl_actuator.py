@@ -7,7 +7,7 @@ and one of fewer ways than a mask may have, lives in the reserved ways there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from actuators.cache.tasks import MembershipTask, ResctrlTasksKnob
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.holders import ManagedGroups
-from parties.interfaces import UpkeepTask
-from parties.knob import Effect, KnobError, KnobRef, KnobWrite
+from parties.interfaces import Journalled, UpkeepTask
+from parties.knob import Effect, KnobError, KnobWrite
 from parties.model import BEST_EFFORT, RESERVED, Domain, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import CacheSettings
@@ -79,7 +79,7 @@ class ResctrlActuator:
             return Pool(key, managed=False, reason=self._reasons[key.domain or 0])
         return Pool(key, total=layout.ways, step=1, floor=layout.least)
 
-    def tidy(self, journalled: Container[KnobRef]) -> Sequence[str]:
+    def tidy(self, journalled: Journalled) -> Sequence[str]:
         """Remove groups of ours that no journal knows, which an earlier run must have left; what was done, in words."""
         told = []
         for name in self._tree.own:

@@ -65,12 +65,16 @@ class Operations(mfusepy.Operations):  # type: ignore[misc]
         """Of no effect."""
         return 0
 
-    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-        """A part of the text."""
+    def read(self, path: str | None, size: int, offset: int, fh: int) -> bytes:
+        """A part of the text. A file without a path is one whose directory was removed since it was opened."""
+        if path is None:
+            raise refusal(errno.ENODEV)
         return str(self._faulty.run("read", path) or "").encode()[offset : offset + size]
 
-    def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
+    def write(self, path: str | None, data: bytes, offset: int, fh: int) -> int:
         """One write is one command; the kernel takes a page at most."""
+        if path is None:
+            raise refusal(errno.ENODEV)
         if len(data) > _PAGE_BYTES:
             raise refusal(errno.E2BIG)
         self._faulty.run("write", path, data.decode(errors="surrogateescape"))
