@@ -74,6 +74,7 @@ def test_what_a_plan_has_under_way_is_put_back_after_it(rig: Rig) -> None:
     enforcer.release("web", 2)
     assert board.values == {"a": "4", "b": "6", "c": "7"}
     assert "web has left" in enforcer.apply([write(board, "b", "1")], 3).detail
+    assert "web has left" in enforcer.apply([write(board, "c", "1")], 3).detail
     slow.hold = False
     enforcer.poll(4)  # the write ends; then its knob goes the same way
     enforcer.poll(5)
