@@ -129,8 +129,10 @@ def test_lines_of_waiting_processes_are_understood(tmp_path: Path) -> None:
     status = lock.stat()
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     (tmp_path / "locks").write_text(
-        f"1: FLOCK  ADVISORY  WRITE 10 {file}9 0 EOF\n1: POSIX  ADVISORY  WRITE 11 {file} 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 {file} 0 EOF\n"
-        f"2: -> FLOCK  ADVISORY  WRITE 13 {file} 0 EOF\n"
+        f"1: FLOCK  ADVISORY  WRITE 10 {file}9 0 EOF\n"
+        f"2: POSIX  ADVISORY  WRITE 11 {file} 0 EOF\n"
+        f"3: FLOCK  ADVISORY  WRITE 12 {file} 0 EOF\n"
+        f"3: -> FLOCK  ADVISORY  WRITE 13 {file} 0 EOF\n"
     )
     assert running_daemon(lock, proc=tmp_path) == 12
 
