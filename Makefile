@@ -15,7 +15,7 @@ TESTS ?= tests
 # Without root, or without control groups of version 1, the demo runs on the simulated node and needs no load generator.
 DEMO_NEEDS := $(if $(and $(ROOT),$(shell grep -m 1 ' cgroup ' /proc/mounts)),setup,packages $(VENV)/.installed)
 
-.PHONY: help setup packages test test-fast lint format bench demo experiments clean
+.PHONY: help setup packages test test-fast test-guest lint format bench demo experiments clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -47,13 +47,18 @@ test: setup ## every test that this machine can run; kernel tests need root
 test-fast: $(VENV)/.installed ## the tests that need neither root nor the load generator; under a minute
 	$(BIN)/pytest -n 2 -m 'not kernel and not slow' tests/parties tests/monitors tests/actuators tests/workloads
 
+test-guest: $(VENV)/.installed ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
+	@tests/guest/install-packages.sh
+	@# Where the package cannot be built, its tests are skipped and say so.
+	$(BIN)/pytest -m guest -v --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
+
 lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	cargo fmt --check --manifest-path workloads/loadgen/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml -- -D warnings
-	shellcheck .ci/run workloads/install-packages.sh
+	shellcheck .ci/run workloads/install-packages.sh tests/guest/install-packages.sh
 
 format: $(VENV)/.installed ## put the sources into the house's form
 	$(BIN)/ruff check --fix-only --quiet .

@@ -181,9 +181,7 @@ class Policy:
 
     def _set_governor(self, text: str) -> None:
         words = text.split()
-        name = words[0][:15] if words else ""
-        if self.chooses:
-            name = name.lower()  # these two are compared without case
+        name = words[0][:15].lower() if words else ""  # names are compared without case
         if name not in self._governors().split():
             raise refusal(errno.EINVAL)
         if name == "userspace" and self.governor != "userspace":
@@ -202,8 +200,8 @@ class Policy:
 
 
 def number(text: str) -> int:
-    """A decimal number as ``sscanf`` takes it: what follows it does not matter. EINVAL where there is none."""
+    """A decimal number as ``sscanf`` takes it: what follows it is passed over, and it wraps. EINVAL where there is none."""
     match = re.match(r"\s*\+?(\d+)", text)
-    if match is None or int(match[1]) >> 32:
+    if match is None:
         raise refusal(errno.EINVAL)
-    return int(match[1])
+    return int(match[1]) % (1 << 32)

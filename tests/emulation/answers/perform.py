@@ -1,7 +1,8 @@
-"""Does recorded steps on a resctrl file system, and notes what it answers.
+"""Does recorded steps on a resctrl file system or a cpufreq tree, and notes what it answers.
 
 Needs nothing but Python, so that it runs in a small virtual machine: ``python3 perform.py MOUNT STEPS.json > ANSWERS.json`` repeats
-the steps on a real kernel and fills in the errno (by name, null for success), ``info/last_cmd_status`` and what was read.
+the steps on a real kernel and fills in the errno (by name, null for success), ``info/last_cmd_status`` where there is one, and what
+was read.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def perform(step: Step, mount: Path) -> Step:
             getattr(path, step["do"])()
     except OSError as error:
         answer["errno"] = errno.errorcode.get(error.errno or 0, str(error.errno))
-    if step["do"] not in {"read", "list"}:
-        answer["status"] = (mount / "info/last_cmd_status").read_text().removesuffix("\n")
+    status = mount / "info/last_cmd_status"
+    if step["do"] not in {"read", "list"} and status.exists():
+        answer["status"] = status.read_text().removesuffix("\n")
     return answer
 
 
