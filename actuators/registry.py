@@ -9,6 +9,7 @@ from actuators.frequency import knobs as frequency_knobs
 from actuators.frequency import speed
 from actuators.network import knobs as network_knobs
 from actuators.systemd import knobs as systemd_knobs
+from monitors import resctrl as resctrl_monitor
 from parties.knob import KnobKinds
 
 KINDS: KnobKinds = {
@@ -17,6 +18,7 @@ KINDS: KnobKinds = {
     **network_knobs.KINDS,
     **cache_knobs.KINDS,
     **cache_tasks.KINDS,
+    **resctrl_monitor.KINDS,
     **frequency_knobs.KINDS,
     **speed.KINDS,
     **systemd_knobs.KINDS,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from actuators.cgroup.group import ControlGroup, GroupLayer
 from actuators.holders import HolderGroups, ManagedGroups
 from monitors.pressure import PressureMonitor, Waits
+from monitors.resctrl import CacheUse
 from parties.model import MILLICORES_PER_CORE, NS_PER_S, Holder, Usage
 from parties.units import parse_cpu_list
 
@@ -29,7 +30,11 @@ NetworkReader = Callable[[int], Mapping[Holder, int]]
 FrequencyReader = Callable[[Iterable[int]], int | None]
 """What these CPUs run at in Hz, None where that is not known (``monitors.frequency.FrequencyMonitor.of``)."""
 
+CacheReader = Callable[[], Mapping[Holder, CacheUse]]
+"""Cache and memory bandwidth of each holder, as far as known (``monitors.resctrl.ResctrlMonitor.sample``)."""
+
 _NO_WAITS = Waits()
+_NO_CACHE = CacheUse()
 
 WATCH_NS = NS_PER_S
 """How long a service's disk traffic is watched at its start (section 4.2)."""
@@ -71,6 +76,14 @@ class _Holder:
     process_io: _ProcessIo = field(default_factory=_ProcessIo)
 
 
+class _Beside(NamedTuple):
+    """What other readers say of a holder."""
+
+    network: int | None
+    waits: Waits
+    cache: CacheUse
+
+
 class GroupUsageMonitor:
     """Reads the groups of every holder, with kept descriptors.
 
@@ -87,6 +100,7 @@ class GroupUsageMonitor:
         network: NetworkReader | None = None,
         frequency: FrequencyReader | None = None,
         pressure: PressureMonitor | None = None,
+        cache: CacheReader | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self._groups = HolderGroups(layer, managed, ())
@@ -94,6 +108,7 @@ class GroupUsageMonitor:
         self._network = network
         self._frequency = frequency
         self._pressure = pressure
+        self._cache = cache
         self._proc = proc
         self._holders = {holder: _Holder() for holder in self._groups}
 
@@ -104,9 +119,14 @@ class GroupUsageMonitor:
         """
         network = self._network(now_ns) if self._network is not None else {}
         waits = self._pressure.sample(now_ns) if self._pressure is not None else {}
+        cache = self._cache() if self._cache is not None else {}
         return {
-            holder: self._sample(holder, known, now_ns, network.get(holder), waits.get(holder, _NO_WAITS))
-            for holder, known in self._holders.items()
+            holder: self._sample(
+                holder,
+                now_ns,
+                _Beside(network.get(holder), waits.get(holder, _NO_WAITS), cache.get(holder, _NO_CACHE)),
+            )
+            for holder in self._holders
         }
 
     def populated(self) -> Mapping[Holder, bool]:
@@ -127,7 +147,8 @@ class GroupUsageMonitor:
         if self._pressure is not None:
             self._pressure.close()
 
-    def _sample(self, holder: Holder, known: _Holder, now_ns: int, network: int | None, waits: Waits) -> Usage:
+    def _sample(self, holder: Holder, now_ns: int, beside: _Beside) -> Usage:
+        known = self._holders[holder]
         self._see_processes(holder, known)
         cpu_ns = _total(self._groups.read(holder, lambda group: group.cpu_usage_ns()))
         memory = _total(self._groups.read(holder, lambda group: group.memory_bytes()))
@@ -137,11 +158,13 @@ class GroupUsageMonitor:
             cpu_millicores=_rate(known.cpu_ns, cpu_ns, elapsed_ns, MILLICORES_PER_CORE),
             memory_bytes=memory,
             disk_bytes_per_s=_disk_rate(known.disk, disk, elapsed_ns),
-            network_bits_per_s=network,
+            network_bits_per_s=beside.network,
+            memory_bandwidth_bytes_per_s=beside.cache.memory_bandwidth_bytes_per_s,
+            cache_bytes=beside.cache.cache_bytes,
             frequency_hz=self._frequency_of(holder),
-            cpu_pressure=waits.cpu,
-            memory_pressure=waits.memory,
-            io_pressure=waits.io,
+            cpu_pressure=beside.waits.cpu,
+            memory_pressure=beside.waits.memory,
+            io_pressure=beside.waits.io,
         )
         known.at_ns, known.cpu_ns, known.disk = now_ns, cpu_ns, disk
         return usage

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 from actuators.cache.actuator import cache_actuator
+from actuators.cache.resctrl_actuator import ResctrlActuator
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.layer import find_layer
@@ -376,6 +377,8 @@ def _node(name: str, domains: tuple[Domain, ...], actuators: Mapping[Resource, A
 
 def _monitors(layer: GroupLayer, managed: ManagedGroups, actuators: Mapping[Resource, Actuator], signal: Signal) -> Monitors:
     disk, network, frequency = (actuators.get(resource) for resource in (Resource.DISK, Resource.NETWORK, Resource.FREQUENCY))
+    cache = actuators.get(Resource.CACHE)
+    counters = cache.usage() if isinstance(cache, ResctrlActuator) else None
     usage = GroupUsageMonitor(
         layer,
         managed,
@@ -383,6 +386,7 @@ def _monitors(layer: GroupLayer, managed: ManagedGroups, actuators: Mapping[Reso
         network=network.usage().sample if isinstance(network, NetworkActuator) else None,
         frequency=FrequencyMonitor(frequency.speeds).of if isinstance(frequency, FrequencyActuator) else None,
         pressure=PressureMonitor(layer.hierarchies.v2, managed),
+        cache=counters.sample if counters is not None else None,
     )
     return Monitors(signal, usage, InMemoryClassifier(usage.disk_count, usage.incarnation))
 

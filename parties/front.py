@@ -43,6 +43,8 @@ _USAGE = (
     "memory_bytes",
     "disk_bytes_per_s",
     "network_bits_per_s",
+    "memory_bandwidth_bytes_per_s",
+    "cache_bytes",
     "cpu_pressure",
     "memory_pressure",
     "io_pressure",

@@ -372,6 +372,7 @@ class Usage:
     cpu_pressure: float | None = None  # fraction of the interval in which some process waited for a CPU (PSI)
     memory_pressure: float | None = None  # the same for memory: reclaim, pages read again
     io_pressure: float | None = None  # the same for disks
+    cache_bytes: int | None = None  # what its lines take of the last-level cache
 
     def of(self, resource: Resource) -> int | None:
         """The use of one resource in its base unit, or None."""

@@ -18,6 +18,7 @@ from actuators.cache.tasks import MembershipTask, ResctrlTasksKnob
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.holders import ManagedGroups
+from monitors.resctrl import ResctrlMonitor, has_counters
 from parties.interfaces import Journalled, UpkeepTask
 from parties.knob import Effect, KnobError, KnobWrite
 from parties.model import BEST_EFFORT, RESERVED, Domain, Holder, Pool, PoolKey, Resource
@@ -67,6 +68,8 @@ class ResctrlActuator:
         self._members = {holder: self._member(holder, group_name(holder)) for holder in self._control_groups}
         self._root = self._member(RESERVED, "")
         self._groups = {holder: GroupKnob(tree.mount, group_name(holder)) for holder in self._control_groups}
+        names = {holder: group_name(holder) for holder in self._control_groups}
+        self._monitor = ResctrlMonitor(tree.mount, names) if self._layouts and has_counters(tree.mount) else None
         self.problems = tuple(self._shared_with_others())
 
     def pools(self) -> tuple[Pool, ...]:
@@ -131,12 +134,18 @@ class ResctrlActuator:
         return amounts
 
     def upkeep(self) -> Sequence[UpkeepTask]:
-        """The membership of each holder's threads."""
-        return [
+        """The membership of each holder's threads, and the counters of their groups where there are some."""
+        if not self._layouts:
+            return []
+        members: list[UpkeepTask] = [
             MembershipTask(holder, ResctrlTasksKnob(self._tree.mount, group_name(holder), directories))
             for holder, directories in self._control_groups.items()
-            if self._layouts
         ]
+        return [*members, self._monitor] if self._monitor is not None else members
+
+    def usage(self) -> ResctrlMonitor | None:
+        """What each holder uses of the cache and the memory bus; None where this machine does not count it."""
+        return self._monitor
 
     @contextlib.contextmanager
     def one_look(self) -> Iterator[None]:

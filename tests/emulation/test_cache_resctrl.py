@@ -227,7 +227,7 @@ def test_a_mask_changed_by_others_is_noticed(stage: Stage) -> None:
     assert [(event.state, event.holder, event.found) for event in events] == [(DriftState.NOTICED, "a", "3")]
     with stage.actuator.one_look():
         events = stage.enforcer.drift(stage.now_ns + 20 * NS_PER_S)
-    assert [event.state for event in events] == [DriftState.REASSERTED]
+    assert [(event.state, event.detail) for event in events] == [(DriftState.REASSERTED, "")]
     assert stage.held() == FAIR
 
 
