@@ -33,7 +33,7 @@ FIXED, FREE = True, False
         (Reading(900_000, 0, 800_000, FIXED), True),
     ],
 )
-def test_what_counts_as_following(reading: Reading, follows: bool) -> None:
+def test_what_counts_as_following(*, reading: Reading, follows: bool) -> None:
     """Within the step or a tenth of what was asked for; slower than a cap is well."""
     assert reading.follows is follows
 
