@@ -7,6 +7,7 @@ import pytest
 
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.v1 import GroupLayerV1
+from monitors.resctrl import CacheUse
 from monitors.usage import DiskCount, GroupUsageMonitor, InMemoryClassifier
 from parties.model import BEST_EFFORT, NS_PER_S, Usage
 
@@ -53,6 +54,16 @@ def test_rates_are_per_interval_and_the_first_call_gives_memory_only(layer: Grou
     use("/a", cpu_ns=10**9 + HALF_S // 2, charged=60_000, inactive=20_000, disk=4_000_000, pids="7")
     assert monitor.sample(HALF_S) == {"a": Usage(cpu_millicores=500, memory_bytes=40_000, disk_bytes_per_s=6_000_000)}
     assert monitor.sample(2 * HALF_S) == {"a": Usage(cpu_millicores=0, memory_bytes=40_000, disk_bytes_per_s=0)}
+
+
+def test_cache_and_memory_bandwidth_are_joined(layer: GroupLayerV1, use: SetUse) -> None:
+    """From the reader that is given, for those that it knows; nothing is made up for the others."""
+    use("/a")
+    use("/b")
+    known = {"a": CacheUse(cache_bytes=1 << 20, memory_bandwidth_bytes_per_s=7_000)}
+    sample = GroupUsageMonitor(layer, {"a": ("/a",), "b": ("/b",)}, cache=lambda: known).sample(0)
+    assert (sample["a"].cache_bytes, sample["a"].memory_bandwidth_bytes_per_s) == (1 << 20, 7_000)
+    assert (sample["b"].cache_bytes, sample["b"].memory_bandwidth_bytes_per_s) == (None, None)
 
 
 def test_several_groups_and_the_network_are_joined(layer: GroupLayerV1, use: SetUse) -> None:
