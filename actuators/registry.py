@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actuators.cache import knobs as cache_knobs
+from actuators.cache import pqos_knobs
 from actuators.cache import tasks as cache_tasks
 from actuators.cgroup import v1_knobs, v2_knobs
 from actuators.frequency import knobs as frequency_knobs
@@ -18,6 +19,7 @@ KINDS: KnobKinds = {
     **network_knobs.KINDS,
     **cache_knobs.KINDS,
     **cache_tasks.KINDS,
+    **pqos_knobs.KINDS,
     **resctrl_monitor.KINDS,
     **frequency_knobs.KINDS,
     **speed.KINDS,

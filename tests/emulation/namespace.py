@@ -27,7 +27,7 @@ set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs /run/lock
 if [ -n "$1" ]; then
-    mkdir "$3/cgroup"
+    mkdir -p "$3/cgroup"
     mount --rbind /sys/fs/cgroup "$3/cgroup"
     mount -t tmpfs tmpfs /sys/fs
     mkdir /sys/fs/cgroup /sys/fs/resctrl
@@ -59,6 +59,16 @@ class Overlay:
             script = f'{_MOUNTS}\nshift 3\nexec "$@"'
             arguments = ["unshare", "--mount", "sh", "-c", script, "sh", *self._places(scratch), *command]
             return subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=limit_s)
+
+    def script(self, directory: Path, command: str) -> Path:
+        """An executable file that runs a command there with whatever arguments it is given, for a program that starts it by name."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "mounts").write_text(f'{_MOUNTS}\nshift 3\nexec "$@"')
+        places = " ".join(f"'{place}'" for place in self._places(str(directory)))
+        file = directory / command
+        file.write_text(f"#!/bin/sh\nexec unshare --mount sh '{directory / 'mounts'}' {places} {command} \"$@\"\n")
+        file.chmod(0o755)
+        return file
 
     def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function in a forked process there; its result comes back pickled. Raises CallError if it raises."""
