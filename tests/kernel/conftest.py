@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from daemon_kit import Feeder, Site, settings_for
 
 from actuators.cgroup.group import Controller
 from actuators.cgroup.hierarchy import Hierarchies
@@ -126,3 +127,29 @@ def _remove(directory: Path) -> None:
             time.sleep(0.01)  # the last process is still on its way out
         else:
             return
+
+
+@pytest.fixture
+def site(cgroup_factory: Callable[[str], ControlGroupV1], spawn: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> Site:
+    web, store, job = (cgroup_factory(name) for name in ("web", "store", "job"))
+    processes = {name: spawn(group, "sleep", "600") for name, group in (("web", web), ("store", store), ("job", job))}
+    # Not the kernel's defaults, so that what was put back cannot be mistaken for what was reset.
+    (job.directory(Controller.CPU) / "cpu.shares").write_text("517")
+    (web.directory(Controller.MEMORY) / "memory.limit_in_bytes").write_text(str(5 << 30))
+    (store.directory(Controller.CPU) / "cpu.cfs_period_us").write_text("50000")
+    (store.directory(Controller.CPU) / "cpu.cfs_quota_us").write_text("45000")
+    return Site(web, store, job, settings_for({"web": web, "store": store}, job, tmp_path), processes)
+
+
+@pytest.fixture
+def feeder(site: Site) -> Iterator[Callable[..., Feeder]]:
+    """Begins to report for a service: ``feeder("web")``, ``feeder("web", latency_ns)``."""
+    made: list[Feeder] = []
+
+    def make(*arguments: object) -> Feeder:
+        made.append(Feeder(Path(site.settings.runtime_directory) / "histogram.sock", *arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

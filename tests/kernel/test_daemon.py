@@ -9,12 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_kit import CONTENT_NS, INTERVAL_NS, VIOLATING_NS, Daemon, Feeder, cores_of, settings_for, state_of
+from daemon_kit import CONTENT_NS, INTERVAL_NS, VIOLATING_NS, Daemon, Feeder, Site, cores_of, state_of
 
 from actuators.cgroup.group import Controller
 from actuators.cgroup.v1 import ControlGroupV1
@@ -29,62 +29,7 @@ pytestmark = pytest.mark.kernel
 Spawn = Callable[..., subprocess.Popen[bytes]]
 MakeFeeder = Callable[..., Feeder]
 
-TOUCHED = {
-    Controller.CPU: ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpu.idle"),
-    Controller.CPUSET: ("cpuset.cpus", "cpuset.mems"),
-    Controller.MEMORY: ("memory.limit_in_bytes",),
-    Controller.DISK: ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
-    Controller.FREEZER: ("freezer.state",),
-}
 HOLD_200_MIB = "import time; held = bytearray(b'x') * (200 << 20); print('held', flush=True); time.sleep(600)"
-
-
-@dataclass
-class Site:
-    """Two services and a best-effort job, each a sleeping process in a group of its own."""
-
-    web: ControlGroupV1
-    store: ControlGroupV1
-    job: ControlGroupV1
-    settings: ControlSettings
-    processes: dict[str, subprocess.Popen[bytes]]
-
-    def values(self) -> dict[str, str]:
-        """Every value that the daemon may touch."""
-        files = [
-            group.directory(controller) / name for group in self.groups for controller, names in TOUCHED.items() for name in names
-        ]
-        return {str(file): file.read_text() for file in files if file.exists()}
-
-    @property
-    def groups(self) -> tuple[ControlGroupV1, ...]:
-        return (self.web, self.store, self.job)
-
-
-@pytest.fixture
-def site(cgroup_factory: Callable[[str], ControlGroupV1], spawn: Spawn, tmp_path: Path) -> Site:
-    web, store, job = (cgroup_factory(name) for name in ("web", "store", "job"))
-    processes = {name: spawn(group, "sleep", "600") for name, group in (("web", web), ("store", store), ("job", job))}
-    # Not the kernel's defaults, so that what was put back cannot be mistaken for what was reset.
-    (job.directory(Controller.CPU) / "cpu.shares").write_text("517")
-    (web.directory(Controller.MEMORY) / "memory.limit_in_bytes").write_text(str(5 << 30))
-    (store.directory(Controller.CPU) / "cpu.cfs_period_us").write_text("50000")
-    (store.directory(Controller.CPU) / "cpu.cfs_quota_us").write_text("45000")
-    return Site(web, store, job, settings_for({"web": web, "store": store}, job, tmp_path), processes)
-
-
-@pytest.fixture
-def feeder(site: Site) -> Iterator[MakeFeeder]:
-    """Begins to report for a service: ``feeder("web")``, ``feeder("web", latency_ns)``."""
-    made: list[Feeder] = []
-
-    def make(*arguments: object) -> Feeder:
-        made.append(Feeder(Path(site.settings.runtime_directory) / "histogram.sock", *arguments))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def refused(settings: ControlSettings) -> tuple[int, str]:

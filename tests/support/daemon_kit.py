@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from actuators.cgroup.group import Controller
 from actuators.cgroup.v1 import ControlGroupV1
 from parties.client import HistogramClient
 from parties.codec import to_json
@@ -58,6 +61,37 @@ def settings_for(
     )
 
 
+TOUCHED = {
+    Controller.CPU: ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpu.idle"),
+    Controller.CPUSET: ("cpuset.cpus", "cpuset.mems"),
+    Controller.MEMORY: ("memory.limit_in_bytes",),
+    Controller.DISK: ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
+    Controller.FREEZER: ("freezer.state",),
+}
+
+
+@dataclass
+class Site:
+    """Two services and a best-effort job, each a sleeping process in a group of its own."""
+
+    web: ControlGroupV1
+    store: ControlGroupV1
+    job: ControlGroupV1
+    settings: ControlSettings
+    processes: dict[str, subprocess.Popen[bytes]]
+
+    def values(self) -> dict[str, str]:
+        """Every value that the daemon may touch."""
+        files = [
+            group.directory(controller) / name for group in self.groups for controller, names in TOUCHED.items() for name in names
+        ]
+        return {str(file): file.read_text() for file in files if file.exists()}
+
+    @property
+    def groups(self) -> tuple[ControlGroupV1, ...]:
+        return (self.web, self.store, self.job)
+
+
 class Feeder:
     """Reports latencies for a service, window by window, from a thread; ``latency_ns`` may be changed at any time."""
 
@@ -90,8 +124,16 @@ class Feeder:
 class Daemon:
     """The control process and what it says. Leaving the context ends it in order if it still runs."""
 
-    def __init__(self, settings: ControlSettings, *, wrapper: Sequence[str] = (), python: str = sys.executable) -> None:
-        """``wrapper`` is a command that runs the daemon, such as unshare."""
+    def __init__(
+        self,
+        settings: ControlSettings,
+        *,
+        wrapper: Sequence[str] = (),
+        python: str = sys.executable,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``wrapper`` is a command that runs the daemon, such as unshare; ``flags`` are further words for it."""
         self.settings = settings
         self.messages: list[dict[str, Any]] = []
         read_fd, write_fd = os.pipe()
@@ -99,7 +141,13 @@ class Daemon:
             json.dump(to_json(settings), file)
         self._front, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [*wrapper, python, "-m", "parties.control", "--settings-fd", str(read_fd), "--front-fd", str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=(read_fd, theirs.fileno()), stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*command, *flags],
+            pass_fds=(read_fd, theirs.fileno()),
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
         os.close(read_fd)
         theirs.close()
 
@@ -148,9 +196,9 @@ class Daemon:
         """The next event that contains the words."""
         return str(self.until(lambda message: message["type"] == "event" and words in message["text"], limit_s)["text"])
 
-    def stop(self) -> dict[str, Any]:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> dict[str, Any]:
         """End it in order; its report."""
-        self.process.terminate()
+        self.process.send_signal(number)
         report = self.until(lambda message: message["type"] == "stopped")["report"]
         assert self.process.wait(timeout=20) == 0, self.process.communicate()[1]
         return dict(report)

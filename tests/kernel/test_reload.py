@@ -1,0 +1,280 @@
+"""``parties run`` as a whole: reload by SIGHUP, leaving by SIGUSR1, the watchdog, and what the service manager hears."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_kit import CONTENT_NS, TOUCHED, VIOLATING_NS, Daemon, Feeder, Site, cores_of
+from write_watch import WriteWatch
+
+pytestmark = pytest.mark.kernel
+
+MakeFeeder = Callable[..., Feeder]
+LIMIT_S = 30.0
+
+
+def configuration(site: Site, *, target: str = "10ms", store: bool = True, more: str = "") -> str:
+    settings = site.settings
+    services = [("web", site.web, target), *([("store", site.store, "10ms")] if store else [])]
+    tables = [f'[[service]]\nname = "{name}"\ncgroup = "{group.path}"\ntarget = "{limit}"\n' for name, group, limit in services]
+    return f"""
+version = 1
+interval = "100ms"
+runtime_directory = "{settings.runtime_directory}"
+state_directory = "{settings.state_directory}"
+{more}
+[node.cores]
+managed = "{max(os.sched_getaffinity(0))}"
+division = "fractions"
+[node.memory]
+total = "3GiB"
+step = "256MiB"
+{"".join(tables)}
+[[best_effort]]
+name = "job"
+cgroup = "{site.job.path}"
+"""
+
+
+class Run:
+    """``parties run --json`` as a process, and the lines that it writes."""
+
+    def __init__(self, file: Path, environment: Mapping[str, str]) -> None:
+        command = [sys.executable, "-c", "from parties.cli import main; main()", "run", "-c", str(file), "--json"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+        self.messages: list[dict[str, Any]] = []
+
+    def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + LIMIT_S
+        for line in self.process.stdout:
+            self.messages.append(json.loads(line))
+            if condition(self.messages[-1]):
+                return self.messages[-1]
+            assert time.monotonic() < deadline, self.messages[-1]
+        assert self.process.stderr is not None
+        raise AssertionError(f"the run ended: {self.process.stderr.read()}")
+
+    def tick(self, condition: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any]:
+        return self.until(lambda message: message["type"] == "tick" and condition(message))
+
+    def event(self, words: str) -> str:
+        return str(self.until(lambda message: message["type"] == "event" and words in message["text"])["text"])
+
+    def started(self) -> dict[str, Any]:
+        return self.until(lambda message: message["type"] == "started")
+
+    def end(self, number: signal.Signals) -> tuple[int, dict[str, Any], str]:
+        """Exit code, the last report and standard error."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        self.messages += [json.loads(line) for line in out.splitlines()]
+        reports = [message["report"] for message in self.messages if message["type"] == "stopped"]
+        return self.process.returncode, reports[-1] if reports else {}, err
+
+
+class Manager:
+    """A service manager's ear."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self.variables = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
+
+    def heard(self, wait_s: float) -> list[str]:
+        """What was said, until nothing was for so long."""
+        self._socket.settimeout(wait_s)
+        messages: list[str] = []
+        with contextlib.suppress(TimeoutError):
+            while len(messages) < 1000:
+                messages.append(self._socket.recv(4096).decode())
+        return messages
+
+    def until(self, words: str) -> list[str]:
+        """What was said until something with these words was."""
+        self._socket.settimeout(LIMIT_S)
+        messages = [""]
+        while words not in messages[-1]:
+            messages.append(self._socket.recv(4096).decode())
+        return messages[1:]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    with contextlib.closing(Manager(tmp_path / "notify")) as ear:
+        yield ear
+
+
+@pytest.fixture
+def file(site: Site, tmp_path: Path) -> Path:
+    place = tmp_path / "parties.toml"
+    place.write_text(configuration(site))
+    return place
+
+
+@pytest.fixture
+def run(file: Path, manager: Manager) -> Iterator[Run]:
+    one = Run(file, manager.variables)
+    yield one
+    if one.process.poll() is None:
+        one.process.terminate()
+        one.process.communicate(timeout=LIMIT_S)
+
+
+def watched(site: Site) -> WriteWatch:
+    return WriteWatch(
+        group.directory(controller) / name for group in site.groups for controller, names in TOUCHED.items() for name in names
+    )
+
+
+def test_a_reload_takes_another_target_and_writes_nothing(
+    site: Site, run: Run, file: Path, manager: Manager, feeder: MakeFeeder
+) -> None:
+    """SIGHUP: another control process, the same amounts, not one write, and the service manager hears of both ends."""
+    before = site.values()
+    run.started()
+    web, store = feeder("web", VIOLATING_NS), feeder("store", CONTENT_NS)
+    run.tick(lambda tick: cores_of(tick, "web") >= 500)
+    web.latency_ns = CONTENT_NS
+    run.tick(lambda tick: tick["reason"] == "hold-targets-met")
+    held = cores_of(run.tick(), "web")
+    web.silent = store.silent = True
+    manager.until("READY=1")
+    with watched(site) as watch:
+        file.write_text(configuration(site, target="44ms"))
+        run.process.send_signal(signal.SIGHUP)
+        run.started()
+        tick = run.tick(lambda tick: tick["services"]["web"]["target_ns"] == 44_000_000)
+        assert cores_of(tick, "web") == held
+        assert watch.written() == set()
+        web.silent = False  # its client finds the new socket by itself
+        run.tick(lambda tick: tick["services"]["web"]["state"] == "ok")
+    code, report, err = run.end(signal.SIGTERM)
+    assert (code, report["left_in_force"], err) == (0, False, "")
+    said = [line.split("\n")[0] for line in manager.heard(0.1)]
+    states = [line for line in said if line in {"READY=1", "RELOADING=1", "STOPPING=1"}]
+    assert states == ["RELOADING=1", "READY=1", "STOPPING=1"]
+    assert any(line.startswith("STATUS=2 services") for line in said)
+    assert site.values() == before
+
+
+def test_a_mistake_in_the_file_is_told_and_changes_nothing(site: Site, run: Run, file: Path, manager: Manager) -> None:
+    """The old configuration goes on, in the same control process; the status says so; a good one is taken afterwards."""
+    before = site.values()
+    run.started()
+    run.tick()
+    for text, words in (
+        ("version = 1\nnonsense", "reload refused"),
+        (configuration(site, more='policy = "no-such"'), "no-such"),
+        (configuration(site).replace(site.settings.state_directory, "/elsewhere"), "state_directory cannot change"),
+    ):
+        file.write_text(text)
+        run.process.send_signal(signal.SIGHUP)
+        assert "stays in force" in run.event(words)
+        run.tick()
+    assert len([message for message in run.messages if message["type"] == "started"]) == 1
+    assert "the last reload was refused" in manager.until("refused")[-1]
+    file.write_text(configuration(site, store=False))
+    run.process.send_signal(signal.SIGHUP)
+    run.started()
+    assert set(run.tick()["services"]) == {"web"}
+    assert run.end(signal.SIGTERM)[0] == 0
+    assert site.values() == before
+
+
+def test_a_reload_that_cannot_begin_falls_back_to_the_earlier_configuration(site: Site, run: Run, file: Path) -> None:
+    """A mistake that only the control process finds, a record that exists: the earlier settings go on where they were."""
+    before = site.values()
+    run.started()
+    run.tick()
+    (file.parent / "taken.2.jsonl").touch()
+    with watched(site) as watch:
+        file.write_text(configuration(site, more=f'record = "{file.parent}/taken.jsonl"'))
+        run.process.send_signal(signal.SIGHUP)
+        assert "taken.2.jsonl exists already" in run.event("reload failed, the earlier configuration is in force again")
+        run.started()
+        run.tick()
+        assert watch.written() == set()
+    assert run.end(signal.SIGTERM)[0] == 0
+    assert site.values() == before
+
+
+def test_what_was_left_is_gone_on_with_by_the_next_run(site: Site, run: Run, file: Path, feeder: MakeFeeder) -> None:
+    """SIGUSR1, as before an upgrade by hand: exit code 0, everything in force, and the next run begins there."""
+    before = site.values()
+    run.started()
+    feeder("web", VIOLATING_NS), feeder("store", CONTENT_NS)
+    run.tick(lambda tick: cores_of(tick, "web") >= 500)
+    code, report, _ = run.end(signal.SIGUSR1)
+    assert (code, report["left_in_force"]) == (0, True)
+    in_force = site.values()
+    assert in_force != before
+    following = Run(file, {})
+    following.started()
+    assert cores_of(following.tick(), "web") >= 500
+    assert following.end(signal.SIGTERM)[0] == 0
+    assert site.values() == before
+
+
+def test_a_stop_during_a_reload_puts_everything_back(site: Site, run: Run, file: Path) -> None:
+    """SIGTERM right behind SIGHUP, at several distances: whatever was under way, every value is as before at the end."""
+    before = site.values()
+    run.started()
+    for delay_s in (0.0, 0.02, 0.1, 0.2, 0.4):
+        one = run if delay_s == 0.0 else Run(file, {})
+        if one is not run:
+            one.started()
+        one.process.send_signal(signal.SIGHUP)
+        time.sleep(delay_s)
+        one.end(signal.SIGTERM)
+        assert site.values() == before, f"after {delay_s} s"
+        assert not (Path(site.settings.runtime_directory) / "resume").exists()
+
+
+def test_a_hung_control_process_falls_silent_and_is_undone_by_the_watchdogs_signal(site: Site, run: Run, manager: Manager) -> None:
+    """The dead-man: stopped, it sends no sign of life; SIGABRT to the main process kills it and everything is put back."""
+    before = site.values()
+    run.started()
+    run.tick()
+    assert "WATCHDOG=1" in manager.until("WATCHDOG=1")
+    children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
+    control = int(children[0])
+    os.kill(control, signal.SIGSTOP)
+    manager.heard(0.4)  # what was under way
+    assert [line for line in manager.heard(1.0) if "WATCHDOG" in line] == []
+    assert site.values() != before
+    code, _, err = run.end(signal.SIGABRT)
+    assert code == 1
+    assert "hung" in err
+    assert "values put back" in err or "put back" in err
+    assert site.values() == before
+    assert not Path(f"/proc/{control}").exists()
+
+
+def test_signs_of_life_come_from_the_tick_alone(site: Site, manager: Manager) -> None:
+    """A control process without a front notifies by itself, often enough for its limit."""
+    with Daemon(site.settings, environment=manager.variables) as daemon:
+        daemon.started()
+        manager.until("READY=1")
+        began_ns = time.monotonic_ns()
+        for _ in range(5):
+            manager.until("WATCHDOG=1")
+        assert (time.monotonic_ns() - began_ns) / 5e9 < 0.4
+        daemon.stop()
+        assert "STOPPING=1" in manager.heard(0.1)
