@@ -30,6 +30,7 @@ LIMIT_S = 2.5
 """Of one run; a write waits for others, runs and looks, and the slow writer gives it 10 s in all."""
 _FRESH_NS = NS_PER_S
 _MOST_WORDS = 240
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError)  # what a snapshot of the wrong shape raises
 _ADVICE = (
     ("/dev/cpu/", "pqos cannot reach the MSRs: modprobe msr, as root; kernel lockdown (Secure Boot) forbids it"),
     ("not supported on model", "the processor has no cache allocation, or a virtual machine hides it"),
@@ -174,7 +175,7 @@ class Pqos:
             stamp = stat.st_mtime_ns, stat.st_ino
             if stamp != self._seen or self._state is None:
                 self._state, self._seen = _parse_snapshot(self._content()), stamp
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *_DAMAGED) as error:
             cause = error.strerror if isinstance(error, OSError) else repr(error)
             raise KnobError(errno.EIO, f"{self.snapshot}: cannot read what pqos saw last: {cause}") from error
         return self._state
@@ -195,7 +196,7 @@ class Pqos:
         try:
             content = self._content()
             return dict(content["classes"]) if content["boot"] == boot_id() else {}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *_DAMAGED):
             return {}
 
     def note_classes(self, classes: Mapping[Holder, int]) -> None:
@@ -211,7 +212,7 @@ class Pqos:
         """Replace the snapshot as a whole; what the news does not name stays."""
         try:
             content: dict[str, object] = dict(self._content())
-        except (OSError, ValueError, TypeError):
+        except (OSError, *_DAMAGED):
             content = {}
         draft = self.snapshot.with_name(f"{self.snapshot.name}.{os.getpid()}")
         try:
