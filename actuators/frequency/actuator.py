@@ -9,13 +9,13 @@ on an idle core than a fixed frequency does. Reserved cores are in no placement 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from actuators.cgroup.files import vanished
 from actuators.frequency.knobs import PERFORMANCE, ROUNDING_KHZ, USERSPACE, Cap, CapKnob, Setting, UserspaceKnob
-from actuators.frequency.levels import HZ_PER_KHZ, Plan, UnfitError, plan_levels
+from actuators.frequency.levels import CHOOSE_THEMSELVES, HZ_PER_KHZ, Plan, UnfitError, plan_levels
 from actuators.frequency.policy import CpufreqPolicy, find_policies, why_not_managed
 from actuators.frequency.speed import SpeedKnob, SpeedTask
 from actuators.holders import effect
@@ -24,6 +24,7 @@ from parties.knob import Effect, KnobError, KnobRef, KnobWrite
 from parties.model import IDLE, Domain, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import FrequencyMechanism, FrequencySettings
+from parties.units import format_cpu_list
 
 _QUICK = frozenset({USERSPACE, PERFORMANCE, "powersave"})
 """Governors that only set a frequency. To stop one that follows the load, the kernel waits for every CPU: too long for the tick."""
@@ -77,6 +78,18 @@ class _Clock:
             return self._plan.turbo_khz
         return next((level for level in self._plan.levels_khz if abs(level - khz) < ROUNDING_KHZ), khz)
 
+    def problems(self) -> Iterator[str]:
+        """Where it is managed, but not as it could be."""
+        policy = self.policy
+        if isinstance(self.knob, CapKnob) and policy.driver not in CHOOSE_THEMSELVES and USERSPACE not in policy.governors:
+            yield (
+                f"{policy.driver} could be set to fixed frequencies, but the kernel has no governor userspace loaded, so the "
+                "highest one is capped instead; load the module cpufreq_userspace before the daemon starts"
+            )
+        if others := sorted(set(policy.cpus) - set(self.keys)):
+            cpus = format_cpu_list(others)
+            yield f"{policy.directory}: CPUs {cpus}, which are not managed, are on one clock with managed ones and change with them"
+
     def is_quick(self, found: str) -> bool:
         """Whether going from what was found to a level, or back, is quick."""
         return isinstance(self.knob, CapKnob) or Setting.parse(found).governor in _QUICK
@@ -86,7 +99,7 @@ class FrequencyActuator:
     """Sets the frequency of each holder's cores. Made by ``frequency_actuator``.
 
     ``clocks`` are the policies under management. ``found`` are values of before this daemon by knob, for a run that is resumed; the
-    others are read at the first plan.
+    others are read at the first plan. ``problems``: where the frequency is managed, but not as it could be.
     """
 
     resource = Resource.FREQUENCY
@@ -95,6 +108,7 @@ class FrequencyActuator:
     def __init__(self, pools: Sequence[Pool], clocks: Sequence[_Clock], found: Mapping[KnobRef, str] | None = None) -> None:
         self._pools = tuple(pools)
         self._clocks = tuple(clocks)
+        self.problems = tuple(dict.fromkeys(problem for clock in self._clocks for problem in clock.problems()))
         self._found = dict(found or {})
         self._owners: dict[int, Holder] = {}
         sensor = SpeedKnob([clock.policy.directory for clock in self._clocks])

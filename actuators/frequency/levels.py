@@ -16,7 +16,8 @@ HZ_PER_KHZ = 1000
 LEAST_STEP_KHZ = 25_000
 """The finest ratio of any processor's clock (AMD's); Intel's is 100 MHz."""
 
-_CHOOSE_THEMSELVES = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+CHOOSE_THEMSELVES = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+"""Drivers whose hardware or own algorithm chooses the frequency, so that there are only limits to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _mechanism(policies: Sequence[CpufreqPolicy], wanted: FrequencyMechanism) ->
     if not lacking:
         return FrequencyMechanism.USERSPACE
     first = lacking[0]
-    if first.driver in _CHOOSE_THEMSELVES:
+    if first.driver in CHOOSE_THEMSELVES:
         do = "set mechanism to auto or cap, or boot with intel_pstate=passive or amd_pstate=passive"
         raise UnfitError(f"the cpufreq driver {first.driver} chooses the frequency itself and has no userspace governor; {do}")
     raise UnfitError(

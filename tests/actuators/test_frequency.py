@@ -71,6 +71,12 @@ def test_turbo_and_step_are_as_set(tmp_path: Path) -> None:
     assert levels_mhz(made) == list(range(800, 2001, 200))
 
 
+def test_without_turbo_limits_end_at_base(tmp_path: Path) -> None:
+    """The kernel lets no limit above base pass while turbo is switched off, and would not read back a higher one."""
+    made = actuator(tmp_path, "amd-boost-off")
+    assert values(made, trees.placement({"a": [0]}, {"a": 2450 * MHZ}), None) == {"policy0": "userspace 2450000 400000 2450000"}
+
+
 def test_a_set_mechanism_is_taken(tmp_path: Path) -> None:
     """A cap where the driver would take a frequency as well."""
     made = actuator(tmp_path, "acpi", FrequencySettings(FrequencyMechanism.CAP))
@@ -138,6 +144,17 @@ def test_each_domain_is_judged_by_itself(tmp_path: Path) -> None:
     assert [(pool.key.domain, pool.managed) for pool in made.pools()] == [(0, False), (7, True)]
     key = PoolKey(Resource.FREQUENCY, 7)
     assert values(made, trees.placement({"a": [0, 2]}, {"a": 1500 * MHZ}, key), None) == {"policy2": f"userspace 1500000 {WIDE}"}
+
+
+def test_what_could_be_better_is_told(tmp_path: Path) -> None:
+    """A governor that is not loaded, once for all policies; CPUs beside the managed ones on their clock. Else nothing."""
+    (told,) = actuator(tmp_path / "a", "acpi-no-userspace").problems
+    assert "load the module cpufreq_userspace" in told
+    assert actuator(tmp_path / "b", "intel-active").problems == ()
+    trees.make_tree(tmp_path / "c", trees.SHAPES["acpi"], [(0, 3), (1,), (2,)])
+    made = frequency_actuator(AUTO, (trees.domain_of((0,), (1,), (2,)),), whole_cores=True, root=tmp_path / "c")
+    (told,) = made.problems
+    assert "policy0: CPUs 3, which are not managed" in told
 
 
 def test_cores_that_differ_share_what_all_have(tmp_path: Path) -> None:

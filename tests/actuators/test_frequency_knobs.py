@@ -106,6 +106,7 @@ def test_only_what_the_driver_rounds_is_the_same(directory: Path) -> None:
     assert not user.same("userspace 1500000 1200000 2201000", FOUND)
     assert not user.same("userspace 1500000 1200000 2201000", "userspace - 1200000 2201000")
     assert not user.same("performance - 1200000 2201000", None)
+    assert not user.same("performance - 1200000 2201000", FOUND)
     assert not cap.same("1500000", None)
     assert not user.same(FOUND, "schedutil - 1300000 2201000")
     assert not cap.same("2201000 1200000", "2201000 1300000")
