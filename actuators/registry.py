@@ -11,6 +11,7 @@ from actuators.frequency import speed
 from actuators.network import knobs as network_knobs
 from actuators.systemd import knobs as systemd_knobs
 from monitors import resctrl as resctrl_monitor
+from monitors import writers
 from parties.knob import KnobKinds
 
 KINDS: KnobKinds = {
@@ -24,5 +25,6 @@ KINDS: KnobKinds = {
     **frequency_knobs.KINDS,
     **speed.KINDS,
     **systemd_knobs.KINDS,
+    **writers.KINDS,
 }
 """A module that has kinds of its own adds them here. No kind may be in two modules (tested)."""

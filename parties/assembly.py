@@ -26,6 +26,7 @@ from actuators.holders import ManagedGroups
 from actuators.memory import MemoryActuator
 from actuators.network.actuator import NetworkActuator
 from actuators.registry import KINDS
+from monitors import writers
 from monitors.frequency import FrequencyMonitor
 from monitors.histogram_socket import HistogramSocket
 from monitors.pressure import PressureMonitor
@@ -33,6 +34,7 @@ from monitors.signal import Signal
 from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
 from parties.enforcer import Enforcer
+from parties.foreign import NamesWriters
 from parties.host import Events, HostPlatform, Monitors, refs_at_start
 from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
@@ -232,9 +234,11 @@ class Host:
         return Enforcer(journal, slow_writer, foreign_rule=settings.foreign, kinds=KINDS)
 
     def _upkeep(self) -> Upkeep:
-        """The tasks of all actuators; a process of its own does them, if there are any."""
+        """The tasks of all actuators, and who else writes our values; a process of its own does them, if there are any."""
         actuators = self._actuators.values() if self.shadow is None else ()
         tasks = [task for actuator in actuators if isinstance(actuator, NeedsUpkeep) for task in actuator.upkeep()]
+        if isinstance(self._enforcer, Enforcer):
+            tasks.append(NamesWriters(self._enforcer, kind=writers.KIND))
         if not tasks:
             return Upkeep((), _NoTender())
         tender = self._closed_last(SlowWriter())

@@ -191,6 +191,11 @@ class Enforcer:
         """Knobs left to a foreign writer."""
         return frozenset(ref for ref, state in self._table.items() if state.yielded)
 
+    @property
+    def contested(self) -> frozenset[KnobRef]:
+        """Knobs that somebody else has written."""
+        return frozenset(ref for ref, state in self._table.items() if state.yielded or state.contest.begun)
+
     # Plans
 
     def apply(self, plan: Iterable[KnobWrite], now_ns: int) -> Outcome:

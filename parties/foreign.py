@@ -7,11 +7,19 @@ within ``window_ns`` being the last; or yield at once. To yield is to stop manag
 from __future__ import annotations
 
 import enum
+import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from parties.interfaces import Finding
 from parties.knob import KnobRef
-from parties.model import Holder, Resource
+from parties.model import NS_PER_S, Holder, Resource
 from parties.settings import ForeignAction, ForeignSettings
+
+_NAMING_PERIOD_NS = NS_PER_S
+_MOST_WRITERS = 512
 
 
 class DriftState(enum.StrEnum):
@@ -53,6 +61,11 @@ class Contest:
         if news:
             self.noticed_ns = now_ns
         return news
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is one: a foreign value is in force, or was lately."""
+        return self.noticed_ns is not None or bool(self.written_ns)
 
     @property
     def lost(self) -> bool:
@@ -99,3 +112,64 @@ def _what(drift: Drift) -> str:
             return f"is there again; written as {drift.expected!r}"
         case DriftState.UNREADABLE:
             return "cannot be read"
+
+
+class Watched(Protocol):
+    """What naming writers needs of the enforcer."""
+
+    @property
+    def wanted(self) -> Mapping[KnobRef, object]:
+        """The knobs under management."""
+
+    @property
+    def contested(self) -> frozenset[KnobRef]:
+        """Those that somebody else writes."""
+
+
+class NamesWriters:
+    """Upkeep: finds out who writes our knobs. Its name comes after the event that tells of the drift, at most two periods later.
+
+    ``monitors.writers`` says who wrote which file; where it cannot, the known tools that are running are named as probable.
+    """
+
+    def __init__(self, enforcer: Watched, *, kind: str, period_ns: int = _NAMING_PERIOD_NS) -> None:
+        self.ref = KnobRef(kind, ())
+        self.period_ns = period_ns
+        self._enforcer = enforcer
+        self._last: dict[str, str] = {}  # who wrote a file last, the latest at the end
+        self._named: dict[KnobRef, str] = {}
+        self.value = self._question()
+
+    def judge(self, found: str | None, error: OSError | None) -> Finding:
+        """Name whoever wrote a contested knob, each once."""
+        if error is not None or found is None:
+            return Finding(warnings=[f"who writes our values cannot be found out: {error or 'no answer'}"])
+        answer = json.loads(found)
+        for file, who in answer["seen"].items():
+            self._last.pop(file, None)
+            self._last[file] = who
+        while len(self._last) > _MOST_WRITERS:
+            del self._last[next(iter(self._last))]
+        warnings = [text for ref in sorted(self._enforcer.contested, key=str) if (text := self._news(ref, answer["suspects"]))]
+        self.value = self._question()
+        return Finding(warnings=warnings)
+
+    def _news(self, ref: KnobRef, suspects: Sequence[str]) -> str:
+        """What is to be said of a knob's writer that has not been said; empty if nothing."""
+        who = next((self._last[file] for file in reversed(self._last) if _is_of(file, ref)), "")
+        if not who and suspects and ref not in self._named:
+            who = f"probably one of those that are known to do so: {', '.join(suspects)}"
+        if not who or self._named.get(ref) == who:
+            return ""
+        self._named[ref] = who
+        return f"{ref}: written by {who}"
+
+    def _question(self) -> str:
+        parts = {part for ref in self._enforcer.wanted for part in ref.address if part.startswith("/")}
+        directories = {part if os.path.isdir(part) else os.path.dirname(part) for part in parts}  # noqa: PTH112, PTH120 - once a second
+        guess = any(ref not in self._named for ref in self._enforcer.contested)
+        return json.dumps({"directories": sorted(directories), "guess": guess})
+
+
+def _is_of(file: str, ref: KnobRef) -> bool:
+    return any(part.startswith("/") and (file == part or file.rpartition("/")[0] == part) for part in ref.address)
