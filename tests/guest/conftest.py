@@ -13,6 +13,7 @@ from .image import GuestImage, ImageError, ready_image
 from .machine import GuestMachine, GuestOptions
 from .project_disk import make_project_disk
 from .resctrl_trick import why_not
+from .scene import PREPARE
 
 
 @pytest.fixture(scope="session")
@@ -40,14 +41,6 @@ def guest(image: GuestImage, project_disk: Path, tmp_path_factory: pytest.TempPa
         assert state == "running", state
         machine.shell(PREPARE)
         yield machine
-
-
-PREPARE = """\
-modprobe acpi-cpufreq
-for governor in powersave userspace ondemand conservative; do modprobe cpufreq_$governor; done
-grep -q resctrl /proc/filesystems && mount -t resctrl resctrl /sys/fs/resctrl
-true
-"""
 
 
 @pytest.fixture(autouse=True)

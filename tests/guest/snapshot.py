@@ -1,0 +1,126 @@
+"""Runs in the guest: every value that the daemon may change, so that before and after can be compared.
+
+Counters and the like are left out, as is what belongs to the daemon's own unit and to the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+CPUFREQ = Path("/sys/devices/system/cpu/cpufreq")
+RESCTRL = Path("/sys/fs/resctrl")
+SETTINGS = (
+    *("cpu.idle", "cpu.max", "cpu.max.burst", "cpu.weight", "cpuset.cpus", "cpuset.cpus.partition", "cpuset.mems"),
+    *("io.max", "io.weight", "memory.high", "memory.low", "memory.max", "memory.min", "memory.swap.max", "cgroup.freeze"),
+)
+CONTROLLERS = "cgroup.subtree_control"
+UNSET = {
+    "cpu.idle": "0",
+    "cpu.max": "max 100000",
+    "cpu.max.burst": "0",
+    "cpu.weight": "100",
+    "cpuset.cpus.partition": "member",
+    "cpuset.cpus": "",
+    "cpuset.mems": "",
+    "io.max": "",
+    "io.weight": "default 100",
+    "cgroup.freeze": "0",
+    "memory.high": "max",
+    "memory.max": "max",
+    "memory.swap.max": "max",
+    "memory.low": "0",
+    "memory.min": "0",
+}
+"""A controller that was enabled for the daemon's sake may stay enabled: its files then say what holds without them."""
+
+OWN = ("agent.service", "parties.service", "parties.slice", "load.service")
+UNIT_PROPERTIES = (
+    *("AllowedCPUs", "AllowedMemoryNodes", "CPUQuotaPerSecUSec", "CPUQuotaPeriodUSec", "CPUWeight", "FreezerState", "MemoryHigh"),
+    *("MemoryMax", "IOReadBandwidthMax", "IOWriteBandwidthMax", "DropInPaths"),
+)
+DROP_INS = ("/run/systemd/system.control", "/etc/systemd/system.control", "/run/systemd/system", "/etc/systemd/system")
+
+
+def values() -> dict[str, str]:
+    """The place of each value, and the value."""
+    return dict([*_groups(), *_frequencies(), *_cache(), *_traffic(), *_interrupts(), *_kernel_threads(), *_units()])
+
+
+def controllers() -> dict[str, str]:
+    """What each group gives its children; these may grow and stay so, since systemd decides on them."""
+    return {str(file): _text(file) for file in CGROUPS.rglob(CONTROLLERS)}
+
+
+def _groups() -> Iterator[tuple[str, str]]:
+    for directory, _, names in os.walk(CGROUPS):
+        if not any(f"/{own}" in directory for own in OWN):
+            for name in SETTINGS:
+                text = _text(Path(directory) / name) if name in names else ""
+                if text != UNSET.get(name) and name in names:
+                    yield f"{directory}/{name}", text
+
+
+def _frequencies() -> Iterator[tuple[str, str]]:
+    for policy in sorted(CPUFREQ.glob("policy*")):
+        governor = _text(policy / "scaling_governor")
+        names = ["scaling_min_freq", "scaling_max_freq", *(["scaling_setspeed"] if governor == "userspace" else [])]
+        yield f"{policy}/scaling_governor", governor
+        yield from ((f"{policy}/{name}", _text(policy / name)) for name in names)
+
+
+def _cache() -> Iterator[tuple[str, str]]:
+    if not (RESCTRL / "schemata").exists():
+        return
+    for group in [RESCTRL, *(path.parent for path in sorted(RESCTRL.glob("*/schemata")))]:
+        yield from ((f"{group}/{name}", _text(group / name)) for name in ("schemata", "cpus", "mode"))
+
+
+def _traffic() -> Iterator[tuple[str, str]]:
+    for device in sorted(path.name for path in Path("/sys/class/net").iterdir()):
+        for kind in ("qdisc", "class", "filter"):
+            yield f"tc {kind} show dev {device}", _output("tc", kind, "show", "dev", device)
+
+
+def _interrupts() -> Iterator[tuple[str, str]]:
+    for file in [*Path("/proc/irq").glob("*/smp_affinity"), Path("/proc/irq/default_smp_affinity")]:
+        yield str(file), _text(file)
+    workqueues = Path("/sys/devices/virtual/workqueue")
+    for file in [workqueues / "cpumask", *sorted(workqueues.glob("*/cpumask"))]:
+        if file.exists():
+            yield str(file), _text(file)
+
+
+def _kernel_threads() -> Iterator[tuple[str, str]]:
+    """Where kernel threads may run, but for workers of queues, which come and go."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        text = _text(status)
+        fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+        if fields.get("PPid", "").strip() == "2" and not fields["Name"].startswith("kworker"):
+            yield f"affinity of kernel thread {fields['Name']}", fields["Cpus_allowed_list"]
+
+
+def _units() -> Iterator[tuple[str, str]]:
+    for directory in DROP_INS:
+        for file in sorted(Path(directory).rglob("*")):
+            if file.is_file() and (directory.endswith("control") or ".d/" in str(file)) and "transient" not in str(file):
+                yield str(file), _text(file)
+            elif file.is_dir() and directory.endswith("control"):
+                yield str(file), "directory"
+    for unit in ("web.service", "store.service", "batch.service", "system.slice"):
+        shown = _output("systemctl", "show", unit, *(f"--property={name}" for name in UNIT_PROPERTIES))
+        yield from ((f"{unit} {line.partition('=')[0]}", line.partition("=")[2]) for line in shown.splitlines())
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
