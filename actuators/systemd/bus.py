@@ -53,11 +53,13 @@ class Property(NamedTuple):
 class SystemdBus:
     """A connection to systemd, opened at the first call and anew after it was lost.
 
-    Every method raises KnobError. An unreachable systemd is ENOTCONN, never ENOENT, which would say that the unit has vanished.
+    ``limit_s`` is for one call, a reload excepted. Every method raises KnobError. An unreachable systemd is ENOTCONN, never ENOENT,
+    which would say that the unit has vanished.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), *, limit_s: float = _CALL_LIMIT_S) -> None:
         self._root = root
+        self._limit_s = limit_s
         self._socket: socket.socket | None = None
         self._parser: Any = None
         self._serial = 0
@@ -76,7 +78,7 @@ class SystemdBus:
 
     def reload(self) -> None:
         """Have unit files read anew, as ``systemctl daemon-reload`` does."""
-        self._call(_MANAGER, f"{_NAME}.Manager", "Reload", None, (), limit_s=_RELOAD_LIMIT_S)
+        self._call(_MANAGER, f"{_NAME}.Manager", "Reload", None, (), _RELOAD_LIMIT_S)
 
     def close(self) -> None:
         """Give up the connection."""
@@ -84,25 +86,19 @@ class SystemdBus:
             self._socket.close()
             self._socket = None
 
-    def _call(  # noqa: PLR0913 (what a D-Bus call consists of)
-        self,
-        path: str,
-        interface: str,
-        method: str,
-        signature: str | None,
-        body: tuple[Any, ...],
-        *,
-        limit_s: float = _CALL_LIMIT_S,
+    def _call(  # noqa: PLR0913, PLR0917 (what a D-Bus call consists of)
+        self, path: str, interface: str, method: str, signature: str | None, body: tuple[Any, ...], limit_s: float = 0
     ) -> tuple[Any, ...]:
         from jeepney import DBusAddress, MessageType, new_method_call  # noqa: PLC0415 - the control process never comes here
 
         message = new_method_call(DBusAddress(path, _NAME, interface), method, signature, body)
         what = " ".join(str(part) for part in (method, *body[:1]))
+        limit_s = limit_s or self._limit_s
         try:
             reply = self._exchange(message, limit_s)
         except TimeoutError as error:
             self.close()
-            raise KnobError(errno.ETIMEDOUT, f"systemd: {what}: no answer within {limit_s:.0f} s") from error
+            raise KnobError(errno.ETIMEDOUT, f"systemd: {what}: no answer within {limit_s:g} s") from error
         except OSError as error:
             self.close()
             raise KnobError(errno.ENOTCONN, f"systemd: {what}: the connection was lost: {error.strerror}") from error
@@ -139,13 +135,13 @@ class SystemdBus:
         refusals = []
         for place in (self._root / PRIVATE_SOCKET, self._root / SYSTEM_BUS):
             try:
-                self._socket = prep_socket(str(place), timeout=_CALL_LIMIT_S)
+                self._socket = prep_socket(str(place), timeout=self._limit_s)
             except OSError as error:
                 refusals.append(f"{place}: {error.strerror or error}")
                 continue
             self._parser, self._serial = Parser(), 0
             if place.name != Path(PRIVATE_SOCKET).name:
-                self._exchange(message_bus.Hello(), _CALL_LIMIT_S)
+                self._exchange(message_bus.Hello(), self._limit_s)
             return self._socket
         raise KnobError(errno.ENOTCONN, f"systemd cannot be asked ({'; '.join(refusals)}); is it the service manager here?")
 

@@ -145,13 +145,12 @@ class ReloadKnob:
             raise KnobError(errno.EINVAL, f"{self._due}: cannot set {value!r}: {os.strerror(errno.EINVAL)}")
         self._due.touch()
 
-    def same(self, wanted: str, found: str | None) -> bool:
-        """Compare."""
-        return wanted == found
+    def same(self, wanted: str, found: str | None) -> bool:  # noqa: ARG002 (see ``restore``)
+        """Whether nothing is due."""
+        return found is None
 
-    def restore(self, old: str | None) -> None:
-        """Have it done. An ``old`` that was due is left by a restore that did not come to its end, and is done as well."""
-        del old
+    def restore(self, old: str | None) -> None:  # noqa: ARG002 (a reload that was due before is due still)
+        """Have it done."""
         self._bus.reload()
         self._due.unlink(missing_ok=True)
 
