@@ -38,7 +38,7 @@ from parties.foreign import NamesWriters
 from parties.host import Events, HostPlatform, Monitors, refs_at_start
 from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
-from parties.journal import JOURNAL_NAME, Journal, boot_id
+from parties.journal import JOURNAL_NAME, Journal, boot_id, read_journal
 from parties.knob import KnobRef
 from parties.model import BEST_EFFORT, NS_PER_S, Domain, Node, Partition, QosTarget, Resource, Service
 from parties.placement import Placement
@@ -135,7 +135,7 @@ class Host:
         domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
         if self.shadow is None:
             self._meet_what_an_earlier_run_left()
-        self._all_actuators = _actuators(settings, self._layer, self._managed, topology, domains)
+        self._all_actuators = _actuators(settings, self._layer, self._managed, topology, domains, found=self._found_before())
         for actuator in self._all_actuators.values():
             self._resources.callback(actuator.close)
         self.node, self.notices = _node(settings.node.name, domains, self._all_actuators)
@@ -306,6 +306,13 @@ class Host:
         elif self.earlier.left.network != network_layout(self._settings):
             self._put_back(lambda ref: ref.kind in KINDS and KINDS[ref.kind].resource is Resource.NETWORK)  # numbered anew
 
+    def _found_before(self) -> Mapping[KnobRef, str]:
+        """The values of before the earlier daemon that is gone on from: what is in force are its own."""
+        path = self._state / JOURNAL_NAME
+        if self.earlier is None or not path.exists():
+            return {}
+        return {ref: entry.old for ref, entry in read_journal(path).entries.items() if entry.old is not None}
+
     def _put_back_what_is_left_behind(self) -> None:
         """Values of services, groups and resources that are not managed any more."""
         if self.earlier is None:
@@ -341,20 +348,29 @@ class Host:
         return part
 
 
-def _actuators(
-    settings: ControlSettings, layer: GroupLayer, managed: ManagedGroups, topology: Topology, domains: tuple[Domain, ...]
+def _actuators(  # noqa: PLR0913 (what actuators are made from)
+    settings: ControlSettings,
+    layer: GroupLayer,
+    managed: ManagedGroups,
+    topology: Topology,
+    domains: tuple[Domain, ...],
+    *,
+    found: Mapping[KnobRef, str],
 ) -> dict[Resource, Actuator]:
     """The actuator of each resource that is configured, or that at least can say why it is not managed."""
     node = settings.node
     actuators: dict[Resource, Actuator] = {}
     homes = {service.name: service.home for service in settings.services}
+    whole_cores = node.cores is not None and not divides(node.cores, managed, domains, homes)
     if node.cache is not None:
-        actuators[Resource.CACHE] = cache_actuator(node.cache, domains, layer=layer, managed=managed, homes=homes)
+        runtime = Path(settings.runtime_directory)
+        actuators[Resource.CACHE] = cache_actuator(
+            node.cache, domains, layer=layer, managed=managed, homes=homes, divides_cores=not whole_cores, runtime=runtime
+        )
     if node.cores is not None:
         actuators[Resource.CORES] = cores_actuator(layer, managed, node.cores, domains, mems=topology.mems(domains), homes=homes)
     if node.frequency is not None:
-        whole_cores = node.cores is not None and not divides(node.cores, managed, domains, homes)
-        actuators[Resource.FREQUENCY] = frequency_actuator(node.frequency, domains, whole_cores=whole_cores)
+        actuators[Resource.FREQUENCY] = frequency_actuator(node.frequency, domains, whole_cores=whole_cores, found=found)
     if node.memory is not None:
         machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         actuators[Resource.MEMORY] = MemoryActuator(layer, managed, node.memory, domains, machine_bytes=machine_bytes)

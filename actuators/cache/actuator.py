@@ -5,9 +5,11 @@ Where the kernel has resctrl it is used; where it has not and the processor can 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from actuators.cache.pqos import PqosActuator
 from actuators.cache.resctrl import ResctrlError, read_tree
 from actuators.cache.resctrl_actuator import ResctrlActuator
 from actuators.cgroup.group import GroupLayer
@@ -20,6 +22,9 @@ from parties.settings import CacheMechanism, CacheSettings
 
 _FLAGS = frozenset({"cat_l3", "rdt_a"})
 _MOUNT_ADVICE = "mount -t resctrl resctrl /sys/fs/resctrl"
+_PQOS_ADVICE = "apt-get install intel-cmt-cat, whose command pqos can do without it"
+_RUNTIME = Path("/run/parties")
+_SEARCHED = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class UnmanagedCache:
@@ -54,14 +59,34 @@ def cache_actuator(  # noqa: PLR0913 (a choice between constructors, with the ar
     layer: GroupLayer,
     managed: ManagedGroups,
     homes: Mapping[Holder, int] | None = None,
+    divides_cores: bool = False,
+    runtime: Path = _RUNTIME,
     root: Path = Path("/"),
 ) -> Actuator:
     """The actuator that fits this machine and the settings; one without managed pools where none does.
 
-    ``homes`` gives each service's domain; one that is not in it is at home in the first. ``root`` is where /proc and /sys are.
+    ``homes`` gives each service's domain; one that is not in it is at home in the first. ``divides_cores``: cores are handed out in
+    fractions, which leaves pqos nothing to go by. ``runtime`` is a directory for what pqos saw last, ``root`` where /proc, /sys and
+    the commands are. Nothing is written to the machine; where pqos is chosen it is run to find out what there is.
     """
     mount = resctrl_mount(settings, root)
-    if mount is None or settings.mechanism is CacheMechanism.PQOS:
+    if settings.mechanism is CacheMechanism.PQOS or (mount is None and settings.mechanism is CacheMechanism.AUTO):
+        command = pqos_command(root)
+        if command and (settings.mechanism is CacheMechanism.PQOS or wants_pqos(root)):
+            snapshot = runtime / "pqos.json"
+            return PqosActuator(
+                domains,
+                managed,
+                settings=settings,
+                snapshot=snapshot,
+                command=command,
+                homes=homes,
+                divides_cores=divides_cores,
+                root=root,
+            )
+        lacks_pqos = settings.mechanism is CacheMechanism.PQOS and not command
+        return UnmanagedCache(domains, f"there is no command pqos: {_PQOS_ADVICE}" if lacks_pqos else why_not_managed(root))
+    if mount is None:
         return UnmanagedCache(domains, why_not_managed(root))
     try:
         tree = read_tree(mount)
@@ -81,6 +106,17 @@ def resctrl_mount(settings: CacheSettings, root: Path = Path("/")) -> Path | Non
     return None
 
 
+def wants_pqos(root: Path = Path("/")) -> bool:
+    """Whether the processor can partition its L3 cache and the kernel cannot."""
+    return bool(cpu_flags(root) & _FLAGS) and "resctrl" not in _text(root / "proc/filesystems").split()
+
+
+def pqos_command(root: Path = Path("/")) -> str:
+    """The command pqos where commands usually are, below ``root``; empty where it is not installed."""
+    places = (root / directory.lstrip("/") / "pqos" for directory in _SEARCHED.split(":"))
+    return next((str(place) for place in places if os.access(place, os.X_OK)), "")
+
+
 def why_not_managed(root: Path = Path("/")) -> str:
     """What this machine has for partitioning its last-level cache where resctrl is not mounted, and what to do."""
     if "resctrl" in _text(root / "proc/filesystems").split():
@@ -88,7 +124,8 @@ def why_not_managed(root: Path = Path("/")) -> str:
     flags = cpu_flags(root) & _FLAGS
     if flags:
         has = f"the processor can partition its L3 cache ({', '.join(sorted(flags))})"
-        return f"{has}, but the kernel has no resctrl: it is not in {root / 'proc/filesystems'} (CONFIG_X86_CPU_RESCTRL)"
+        lacks = f"the kernel has no resctrl: it is not in {root / 'proc/filesystems'} (CONFIG_X86_CPU_RESCTRL)"
+        return f"{has}, but {lacks}" + ("" if pqos_command(root) else f"; {_PQOS_ADVICE}")
     return (
         f"no cache allocation: {root / 'proc/cpuinfo'} shows neither cat_l3 nor rdt_a (the processor lacks it, or a virtual "
         f"machine hides it), and {root / 'proc/filesystems'} has no resctrl"

@@ -73,10 +73,52 @@ def test_a_mount_point_that_is_none_says_what_to_do(tmp_path: Path, layer: Group
     assert "is resctrl mounted there?" in actuator.pools()[0].reason
 
 
+def install_pqos(root: Path) -> None:
+    """A command that only says that it was run."""
+    (root / "usr/sbin").mkdir(parents=True)
+    (root / "usr/sbin/pqos").write_text("#!/bin/sh\necho was run: $* >&2\nexit 1\n")
+    (root / "usr/sbin/pqos").chmod(0o755)
+
+
+def reason_of(root: Path, layer: GroupLayerV1, mechanism: CacheMechanism = CacheMechanism.AUTO, *, divides: bool = False) -> str:
+    """Why the cache of this machine is not managed; empty if it is."""
+    actuator = cache_actuator(
+        CacheSettings(mechanism),
+        DOMAINS,
+        layer=layer,
+        managed={"a": ("/a",)},
+        divides_cores=divides,
+        runtime=root,
+        root=root,
+    )
+    return actuator.pools()[0].reason
+
+
+def test_pqos_where_the_kernel_has_no_resctrl(tmp_path: Path, layer: GroupLayerV1) -> None:
+    """The processor can and the command is there: it is run. Without the command the reason says how to get it."""
+    root = machine(tmp_path / "root", flags="fpu cat_l3")
+    assert "apt-get install intel-cmt-cat" in reason_of(root, layer)
+    install_pqos(root)
+    assert "was run" in reason_of(root, layer)
+    assert "whole cores" in reason_of(root, layer, divides=True)
+    assert "the kernel has no resctrl" in reason_of(root, layer, CacheMechanism.RESCTRL)
+
+
+def test_pqos_is_not_run_where_it_is_not_needed(tmp_path: Path, layer: GroupLayerV1) -> None:
+    """A processor that cannot, and a kernel whose resctrl only has to be mounted."""
+    plain = machine(tmp_path / "plain")
+    install_pqos(plain)
+    assert "neither cat_l3 nor rdt_a" in reason_of(plain, layer)
+    unmounted = machine(tmp_path / "unmounted", flags="cat_l3", filesystems="nodev\tresctrl\n")
+    install_pqos(unmounted)
+    assert "not mounted" in reason_of(unmounted, layer)
+
+
 def test_pqos_can_be_forced(tmp_path: Path, layer: GroupLayerV1) -> None:
     """Where resctrl is mounted and pqos is wanted, resctrl is left alone."""
     root = machine(tmp_path / "root", mounts=MOUNT)
     make_tree(root / "sys/fs/resctrl", TreeOptions(domains=(0, 3)))
-    settings = CacheSettings(mechanism=CacheMechanism.PQOS)
-    actuator = cache_actuator(settings, DOMAINS, layer=layer, managed={"a": ("/a",)}, root=root)
-    assert {pool.managed for pool in actuator.pools()} == {False}
+    assert reason_of(root, layer) == ""
+    assert "there is no command pqos" in reason_of(root, layer, CacheMechanism.PQOS)
+    install_pqos(root)
+    assert "was run" in reason_of(root, layer, CacheMechanism.PQOS)

@@ -1,0 +1,127 @@
+"""The daemon with cache ways on an emulated resctrl: moves reach it, threads follow, and every end puts the tree back."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from daemon_kit import VIOLATING_NS, Daemon, Feeder, Site
+
+from actuators.registry import KINDS
+from parties.restore import restore
+from parties.settings import CacheSettings, ControlSettings
+from tests.emulation.fuse_tree import Mounted, why_not
+from tests.emulation.resctrl import ResctrlOptions, mounted_resctrl
+
+pytestmark = [pytest.mark.kernel, pytest.mark.emulation]
+
+MakeFeeder = Callable[..., Feeder]
+FULL = (1 << 18) - 1
+
+
+@pytest.fixture
+def resctrl(tmp_path: Path) -> Iterator[Mounted]:
+    """A machine of 20 ways, two of them shared with devices."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with mounted_resctrl(tmp_path / "resctrl", ResctrlOptions(ways=20, shareable_bits=0xC0000, monitoring=True)) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def settings(site: Site, resctrl: Mounted) -> ControlSettings:
+    """The site's, with cache ways."""
+    return replace(site.settings, node=replace(site.settings.node, cache=CacheSettings(mount=str(resctrl.path))))
+
+
+def masks(resctrl: Mounted) -> dict[str, int]:
+    """The ways of each group of ours."""
+    files = resctrl.path.glob("parties-*/schemata")
+    return {file.parent.name: int(file.read_text().partition("=")[2], 16) for file in files}
+
+
+def state(resctrl: Mounted) -> object:
+    """Every group with its masks."""
+    return {name: group["schemata"] for name, group in resctrl.order("get_state").items()}
+
+
+def ways_of(tick: dict[str, dict[str, dict[str, dict[str, int]]]], service: str) -> int:
+    return tick["services"][service]["amounts"]["cache"]
+
+
+def threads_in(resctrl: Mounted, group: str, wanted: str) -> bool:
+    """Whether a thread joins the group within some seconds."""
+    for _ in range(100):
+        if wanted in (resctrl.path / group / "tasks").read_text().split():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_ways_follow_the_policy_and_come_back(
+    site: Site, settings: ControlSettings, resctrl: Mounted, feeder: MakeFeeder, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """What a service gains the others lose, each way has one holder, threads are in their groups; stopped, all is as before."""
+    before = state(resctrl)
+    with Daemon(settings) as daemon:
+        daemon.started()
+        feeder("web", VIOLATING_NS)
+        feeder("store")
+        first = ways_of(daemon.tick(), "web")
+        tick = daemon.tick(lambda tick: ways_of(tick, "web") > first + 1)
+        held = masks(resctrl)
+        assert held["parties-web"].bit_count() >= ways_of(tick, "web")
+        assert sum(held.values()) <= FULL
+        assert sum(map(int.bit_count, held.values())) == sum(held.values()).bit_count()
+        assert str(site.processes["web"].pid) in (resctrl.path / "parties-web/tasks").read_text().split()
+        late = spawn(site.store, "sleep", "60")
+        assert threads_in(resctrl, "parties-store", str(late.pid))
+        resctrl.order("set_counter", group="parties-web", domain=0, event="llc_occupancy", value="4096")
+        daemon.tick(lambda tick: tick["services"]["web"]["usage"].get("cache_bytes") == 4096)
+        report = daemon.stop()
+    assert report["moves"]["cache"] >= 2
+    assert state(resctrl) == before
+    assert not daemon.journal.exists()
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.15, 0.3, 0.6])
+def test_killed_and_restored(settings: ControlSettings, resctrl: Mounted, feeder: MakeFeeder, moment_s: float) -> None:
+    """SIGKILL while moves are made: restore leaves the tree as it was before the daemon."""
+    before = state(resctrl)
+    feeder("web", VIOLATING_NS)
+    with Daemon(settings) as daemon:
+        daemon.started()
+        time.sleep(moment_s)
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+        assert state(resctrl) != before
+        assert restore(daemon.journal, KINDS).complete
+    assert state(resctrl) == before
+
+
+def test_a_leftover_of_an_unknown_run_is_removed(settings: ControlSettings, resctrl: Mounted) -> None:
+    """It holds a class of service that nobody would ever give back; the daemon says that it went."""
+    (resctrl.path / "parties-ghost").mkdir()
+    with Daemon(settings) as daemon:
+        daemon.event("parties-ghost: left by an earlier run, removed")
+        daemon.started()
+        assert not (resctrl.path / "parties-ghost").exists()
+        daemon.stop()
+
+
+def test_too_few_classes_of_service(settings: ControlSettings, resctrl: Mounted) -> None:
+    """The daemon runs without cache, and says who holds the classes."""
+    for number in range(14):
+        (resctrl.path / f"vm-{number}").mkdir()
+    before = state(resctrl)
+    with Daemon(settings) as daemon:
+        started = daemon.until(lambda message: message["type"] == "started")
+        assert "others hold vm-0 (0 threads), vm-1" in str([*daemon.messages, started])
+        assert "cache" not in daemon.tick()["services"]["web"]["amounts"]
+        daemon.stop()
+    assert state(resctrl) == before
