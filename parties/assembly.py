@@ -19,6 +19,7 @@ from actuators.cache.resctrl_actuator import ResctrlActuator
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.layer import find_layer
+from actuators.cgroup.naming import resolve
 from actuators.cores import cores_actuator, divides
 from actuators.disk import DiskActuator
 from actuators.frequency.actuator import FrequencyActuator, frequency_actuator
@@ -26,6 +27,7 @@ from actuators.holders import ManagedGroups
 from actuators.memory import MemoryActuator
 from actuators.network.actuator import NetworkActuator
 from actuators.registry import KINDS
+from actuators.systemd.layer import SystemdLayer
 from monitors import writers
 from monitors.frequency import FrequencyMonitor
 from monitors.histogram_socket import HistogramSocket
@@ -123,9 +125,11 @@ class Host:
             raise
 
     def _build(self) -> None:
-        settings = self._settings
+        names = resolve(self._settings)
+        settings = self._settings = names.settings
         self.services = tuple(_service(service) for service in settings.services)
-        self._layer = find_layer(Hierarchies.find(overrides=settings.controllers))
+        layer = find_layer(Hierarchies.find(overrides=settings.controllers))
+        self._layer: GroupLayer = SystemdLayer(layer, names.units) if names.units else layer
         self._managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
             BEST_EFFORT: tuple(path for job in settings.best_effort for path in job.cgroups)
         }
@@ -135,6 +139,10 @@ class Host:
         domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
         if self.shadow is None:
             self._meet_what_an_earlier_run_left()
+        if names.problems:
+            raise SetupError("; ".join(str(problem) for problem in names.problems))
+        for warning in self._layer.warnings() if isinstance(self._layer, SystemdLayer) else ():
+            self._events("warning", warning)
         self._all_actuators = _actuators(settings, self._layer, self._managed, topology, domains, found=self._found_before())
         for actuator in self._all_actuators.values():
             self._resources.callback(actuator.close)
