@@ -227,6 +227,8 @@ class ControlProcess:
             wish = max(wish, Wish.STOP)
         if wish <= self._heeded or (wish is Wish.RELOAD and not self._ending.started):
             return True
+        if self._ending.report is not None and wish < Wish.KILL:
+            return True  # it has said its last word, and a signal would only spoil its exit code
         if wish is Wish.RELOAD:
             run.following = run.reload()
             run.asked.done(Wish.RELOAD)

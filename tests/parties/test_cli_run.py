@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import functools
 import json
 import os
+import pty
 import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,11 +49,15 @@ def tick(number):
     tell(type="tick", tick=number, reason="hold-targets-met", subject=None, moves=[], outcomes=[], services={"web": service},
          best_effort={"amounts": {}, "usage": {}}, idle={"amounts": {"cores": 500}}, lateness_ns=0, missed=0, tick_cpu_ns=0)
 
-stopped = False
-def stop(*_):
-    global stopped
-    stopped = True
+stopped = left = False
+def stop(number, _):
+    global stopped, left
+    stopped, left = True, number == signal.SIGUSR1
 signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "hang" else stop)
+signal.signal(signal.SIGUSR1, stop)
+if "--hand-back" in sys.argv and mode == "no-second":
+    print("parties: it cannot begin", file=sys.stderr)
+    sys.exit(2)
 
 if mode == "mistake":
     print("parties: /run/x/lock: held by process 7; stop it", file=sys.stderr)
@@ -58,7 +66,8 @@ if mode == "failure":
     print("parties: cpu.max of /web: Invalid argument", file=sys.stderr)
     sys.exit(1)
 tell(type="started", policy="parties", record=settings["record"] or "new", interval_ns=settings["interval_ns"])
-tell(type="event", level="info", text=f"pid {os.getpid()} session {os.getsid(0) == os.getpid()}")
+tell(type="event", level="info",
+     text=f"pid {os.getpid()} {sys.argv[4:]} target {settings['services'][0]['target_ns']} session {os.getsid(0) == os.getpid()}")
 number = 0
 while not stopped:
     number += 1
@@ -78,7 +87,7 @@ while not stopped:
         pass
     front.setblocking(True)
 tell(type="stopped", report={"ticks": number, "missed_ticks": 0, "moves": {"cores": 2}, "reverts": 1, "refused": 0,
-                             "cpu_fraction_of_core": 0.0012, "rss_mb": 31.5})
+                             "cpu_fraction_of_core": 0.0012, "rss_mb": 31.5, "left_in_force": left})
 if mode == "closes-early":
     front.close()
     time.sleep(0.3)
@@ -136,7 +145,7 @@ def test_json_is_every_message(call: Callable[..., Result], tmp_path: Path) -> N
     """With --json each line is one message, from the start to the report; --record reaches the control process."""
     result = call("good", "--duration", "200ms", "--json", "--record", str(tmp_path / "r.jsonl"))
     messages = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [message["type"] for message in (messages[0], messages[1], messages[-1])] == ["started", "event", "stopped"]
+    assert [message["type"] for message in (*messages[:2], messages[-1])] == ["started", "event", "stopped"]
     assert {message["type"] for message in messages[2:-1]} == {"tick"}
     assert len(messages) > 4
     assert messages[0]["record"] == str(tmp_path / "r.jsonl")
@@ -268,12 +277,18 @@ class Front:
 
     def wait_for_start(self) -> None:
         """Until the first tick."""
+        self.wait_for("tick 1")
+
+    def wait_for(self, words: str) -> str:
+        """What it says up to the line with these words."""
         assert self.process.stdout is not None
+        lines = []
         for line in self.process.stdout:
+            lines.append(line)
             if line.startswith("info: pid "):
                 self.control_pid = int(line.split()[2])
-            if line.startswith("tick 1"):
-                return
+            if words in line:
+                return "".join(lines)
         raise AssertionError(self.process.communicate()[1])
 
 
@@ -291,6 +306,173 @@ def test_signals_stop_in_order(
     assert "everything was put back" in out
     with pytest.raises(ProcessLookupError):
         os.kill(front.control_pid, 0)
+
+
+def test_a_hangup_signal_reloads(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """The first control process leaves, a second one has the new target and may hand back; a stop then ends it in order."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file)
+    first = front.wait_for(" [] target 15000000")
+    text = file.read_text()
+    file.write_text(text.replace('target = "15ms"', 'target = "99ms"', 1))
+    front.process.send_signal(signal.SIGHUP)
+    second = front.wait_for("['--hand-back'] target 99000000")
+    assert [line for line in (first + second).splitlines() if line.startswith(("started", "info: reloading", "error"))] == [
+        "started: policy parties, record new",
+        f"info: reloading {file}",
+        "started: policy parties, record new",
+    ]
+    front.process.terminate()
+    out, err = front.process.communicate(timeout=20)
+    assert (front.process.returncode, err) == (0, "")
+    assert "everything was put back" in out
+
+
+def test_a_reload_with_a_mistake_keeps_the_control_process(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """Every mistake of the file is told, nobody is stopped, and the exit code tells nothing of it."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file)
+    front.wait_for("tick 1")
+    file.write_text(file.read_text().replace('target = "15ms"', 'target = "soon"'))
+    front.process.send_signal(signal.SIGHUP)
+    told = front.wait_for("error: reload refused, the earlier configuration stays in force: ")
+    assert "target" in told.splitlines()[-1] + front.wait_for("target")
+    os.kill(front.control_pid, 0)
+    front.process.terminate()
+    assert front.process.communicate(timeout=20)
+    assert front.process.returncode == 0
+
+
+def test_a_reload_that_cannot_begin_goes_back(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """The second control process refuses: a third one has the earlier settings, and may not hand back."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file, mode="no-second")
+    front.wait_for("tick 1")
+    file.write_text(file.read_text().replace('target = "15ms"', 'target = "99ms"', 1))
+    front.process.send_signal(signal.SIGHUP)
+    front.wait_for("error: reload failed, the earlier configuration is in force again: parties: it cannot begin")
+    front.wait_for(" [] target 15000000")
+    front.process.terminate()
+    front.process.communicate(timeout=20)
+    assert front.process.returncode == 0
+
+
+def test_values_can_be_left_for_the_next_run(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """SIGUSR1 is passed on, the exit code is 0, and the last line says what became of the values."""
+    fake("good")
+    front = Front(tmp_path / "fake_control.py", file)
+    front.wait_for("tick 1")
+    front.process.send_signal(signal.SIGUSR1)
+    out, err = front.process.communicate(timeout=20)
+    assert (front.process.returncode, err) == (0, "")
+    assert "everything was left in force for the next run" in out
+
+
+def test_a_stop_that_is_half_of_a_restart_leaves_everything_in_force(fake: Callable[[str], Launch], file: Path) -> None:
+    """SIGTERM with a restart queued reaches the control process as a wish to leave; without one as a stop."""
+    settings = load(file).settings
+    for restarting in (True, False):
+        launch = dataclasses.replace(fake("good"), restarting=lambda restarting=restarting: restarting)  # type: ignore[misc]
+
+        def stop_at_once(message: dict[str, object]) -> None:
+            if message["type"] == "tick" and message["tick"] == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        ending = follow(settings, stop_at_once, launch=launch)
+        assert (ending.exit_code, ending.left, ending.orphaned) == (0, restarting, False)
+
+
+def test_values_that_were_left_for_a_reload_that_was_overtaken_by_a_stop_are_put_back(
+    fake: Callable[[str], Launch], file: Path
+) -> None:
+    """The stop comes when the control process has left already: nobody follows, so the front puts everything back."""
+    settings = load(file).settings
+    done: list[str] = []
+
+    def show(message: dict[str, object]) -> None:
+        if message["type"] == "tick" and message["tick"] == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+        if message["type"] == "stopped":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = follow(settings, show, launch=fake("good"), reload=lambda: settings)
+    assert (ending.left, ending.orphaned) == (True, True)
+
+    def put_back(_: ControlSettings) -> str:
+        done.append("put back")
+        return ""
+
+    assert run_module.concluded(ending, settings, file, put_back=put_back) == 0
+    assert done == ["put back"]
+
+
+def test_the_watchdogs_signal_kills_what_hangs(fake: Callable[[str], Launch], file: Path) -> None:
+    """SIGABRT: the control process is killed, and the message says why."""
+    settings = load(file).settings
+
+    def show(message: dict[str, object]) -> None:
+        if message["type"] == "tick" and message["tick"] == 1:
+            os.kill(os.getpid(), signal.SIGABRT)
+
+    ending = follow(settings, show, launch=fake("hang"))
+    assert (ending.exit_code, ending.hung) == (-signal.SIGKILL, True)
+    with pytest.raises(RunFailedError, match=r"the control process hung, .* killed; done$"):
+        run_module.concluded(ending, settings, file, put_back=lambda _: "done")
+
+
+def test_a_terminal_that_is_closed_is_a_stop_and_no_reload(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
+    """The hangup of our own terminal ends the run in order, as it always did."""
+    fake("good")
+    leader, terminal = pty.openpty()
+    report = tmp_path / "report"
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "fake_control.py"), "good", "run", "-c", str(file), "--no-live"]
+    with report.open("w") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=terminal,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_control_terminal,  # noqa: PLW1509 - the tests have no threads
+        )
+    os.close(terminal)
+    while "tick 1" not in report.read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.close(leader)
+    assert process.wait(20) == 0
+    assert "everything was put back" in report.read_text()
+
+
+def _control_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_shadow_is_told_so_and_reports_what_it_would_have_done(call: Callable[..., Result], tmp_path: Path) -> None:
+    """The words reach the control process, and the directories are the given ones."""
+    result = call("good", "--duration", "100ms", "--shadow", "--runtime-directory", str(tmp_path / "other"))
+    assert "['--shadow'] target 15000000" in result.stdout
+    would_have = {
+        **{f"moves_by_{name}": {"cores": 2} for name in ("resource", "reason", "giver", "taker")},
+        "knob_writes": {"cpu": 7},
+        "unknown_writes": {},
+        "refused_plans": {},
+    }
+    assert run_module._report_text({"ticks": 9, "would_have": would_have}).splitlines()[0::5] == [
+        "stopped: shadow run of 9 ticks; nothing was written; it would have",
+        "  written, by kind of knob: 7 x cpu",
+    ]
+
+
+def test_a_configuration_with_a_mistake_leaves_nobody_to_go_on(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart into a broken file the mark goes away, so that what follows the end puts everything back."""
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    mark = tmp_path / "run" / "resume"
+    mark.touch()
+    file.write_text("nonsense")
+    assert CliRunner().invoke(cli.main, ["run", "-c", str(file)]).exit_code == 2
+    assert not mark.exists()
 
 
 def test_a_quiet_control_process_can_be_stopped(fake: Callable[[str], Launch], file: Path, tmp_path: Path) -> None:
