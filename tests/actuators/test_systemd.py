@@ -287,11 +287,12 @@ def test_every_refusal_during_restore_is_named_and_made_good(rig: Rig) -> None:
 def test_a_reload_that_fails_is_still_due(rig: Rig) -> None:
     """The drop-ins are gone, systemd does not know: that stays journalled, and the next restore has it done."""
     rig.done((rig.layer.group(WEB).cpus, "1"))
-    rig.systemd.refuse[2] = "org.freedesktop.DBus.Error.AccessDenied"
+    rig.systemd.refuse = dict.fromkeys(range(2, 9), "org.freedesktop.DBus.Error.AccessDenied")
     report = rig.restore()
     (failed,) = report.of(Fate.FAILED)
     assert failed.ref.kind == ReloadKnob.KIND
     assert "refused by the test" in failed.detail
+    rig.systemd.refuse = {}
     assert rig.restore().complete
     assert rig.systemd.calls[-1][0] == "Reload"
 
