@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from actuators.cache import pqos as pqos_module
 from actuators.cache.pqos import PqosActuator
+from actuators.cache.pqos_command import Pqos
 from actuators.cache.pqos_knobs import KINDS, LOOK, PqosCpuKnob, PqosLookKnob, PqosLookTask, PqosMaskKnob
 from actuators.cache.resctrl import Mask
 from parties.enforcer import Enforcer
@@ -258,12 +259,41 @@ def test_foreign_changes_show_as_drift(stage: Stage) -> None:
 
 
 def test_reading_runs_nothing(stage: Stage) -> None:
-    """The knobs of the tick read the snapshot."""
+    """The knobs of the tick read the snapshot, however old it is."""
     stage.go(START)
+    stage.fake._looked_ns = -NS_PER_S
     stage.fake._run = None  # type: ignore[method-assign,assignment]
     with stage.actuator.one_look():
         assert stage.actuator.read_back()
     assert stage.enforcer.drift(2 * NS_PER_S) == []
+
+
+def test_a_knob_found_again_looks_for_itself(fake: FakePqos) -> None:
+    """In a restore the snapshot is not believed: a daemon that was killed may not have noted its last write."""
+    address = PqosMaskKnob(fake, 0, 1).ref.address
+    knob = kinds_of(fake)[PqosMaskKnob.KIND].make(address)
+    fake.look()
+    fake.masks[0, 1], fake._looked_ns = 0x3, -NS_PER_S
+    assert (PqosMaskKnob(fake, 0, 1).read(), knob.read()) == ("7ff", "3")
+
+
+def test_the_kinds_find_their_knobs(tmp_path: Path) -> None:
+    """A reference of each kind leads to a knob with the same reference, which runs pqos to be read."""
+    pqos = Pqos(tmp_path / "snapshot", "os", "/nonexistent/pqos")
+    for knob in (PqosMaskKnob(pqos, 1, 2), PqosCpuKnob(pqos, 3), PqosLookKnob(pqos)):
+        assert KINDS[knob.ref.kind].make(knob.ref.address).ref == knob.ref
+        assert KINDS[knob.ref.kind].slow
+    with pytest.raises(KnobError, match="cannot be started"):
+        KINDS[PqosCpuKnob.KIND].make(PqosCpuKnob(pqos, 3).ref.address).read()
+
+
+def test_the_region_may_begin_above_way_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the lowest ways are shared with devices, holders' masks begin above them."""
+    stage = Stage(tmp_path, FakePqos(tmp_path / "snapshot", shareable=0x3), monkeypatch)
+    assert stage.go(START) == (MoveStatus.DONE, "")
+    masks = [stage.fake.masks[0, number] for holder, number in stage.actuator._classes.items() if holder != "b"]
+    assert stage.fake.masks[0, 0] == 0x3
+    assert masks[0] | masks[1] == 0x7FC
 
 
 def test_classes_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
