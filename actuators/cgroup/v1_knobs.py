@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actuators.cgroup.files import KeptFile, bare
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth
-from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
+from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import Resource
 from parties.units import parse_cpu_list
 
@@ -299,11 +299,25 @@ class FreezerKnob:
             self.write(old)
 
 
+def _all_of_the_parent(knob: Knob) -> str | None:
+    file = Path(knob.ref.address[0])
+    return ListKnob(file.parent.parent / file.name).read()
+
+
+def _unset(_knob: Knob) -> None:
+    return None
+
+
+_UNLIMITED_CPU = str(CpuBandwidth(None))
+_DEFAULT_CLASS = "shares=1024"
+
 KINDS: KnobKinds = {
-    ListKnob.KIND: KnobKind(lambda address: ListKnob(Path(address[0])), Resource.CORES),
-    CpuBandwidthKnob.KIND: KnobKind(lambda address: CpuBandwidthKnob(Path(address[0])), Resource.CORES),
-    CpuClassKnob.KIND: KnobKind(lambda address: CpuClassKnob(Path(address[0])), Resource.CORES),
-    MemoryLimitKnob.KIND: KnobKind(lambda address: MemoryLimitKnob(Path(address[0])), Resource.MEMORY),
-    DiskThrottleKnob.KIND: KnobKind(lambda address: DiskThrottleKnob(Path(address[0]), address[1]), Resource.DISK),
-    FreezerKnob.KIND: KnobKind(lambda address: FreezerKnob(Path(address[0])), Resource.CORES),
+    ListKnob.KIND: KnobKind(lambda address: ListKnob(Path(address[0])), Resource.CORES, safe=_all_of_the_parent),
+    CpuBandwidthKnob.KIND: KnobKind(
+        lambda address: CpuBandwidthKnob(Path(address[0])), Resource.CORES, safe=lambda _knob: _UNLIMITED_CPU
+    ),
+    CpuClassKnob.KIND: KnobKind(lambda address: CpuClassKnob(Path(address[0])), Resource.CORES, safe=lambda _knob: _DEFAULT_CLASS),
+    MemoryLimitKnob.KIND: KnobKind(lambda address: MemoryLimitKnob(Path(address[0])), Resource.MEMORY, safe=_unset),
+    DiskThrottleKnob.KIND: KnobKind(lambda address: DiskThrottleKnob(Path(address[0]), address[1]), Resource.DISK, safe=_unset),
+    FreezerKnob.KIND: KnobKind(lambda address: FreezerKnob(Path(address[0])), Resource.CORES, safe=lambda _knob: THAWED),
 }
