@@ -26,7 +26,7 @@ from parties.slow_writer import SlowWriter
 
 pytestmark = pytest.mark.kernel
 
-KILLS = 40
+KILLS = 200
 MIB = 1024**2
 VALUES = {
     Controller.CPU: ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpu.idle"),
@@ -91,7 +91,7 @@ def draws_of(group: ControlGroupV1, device: str) -> list[tuple[Knob, Callable[[r
 def test_sigkill_at_any_moment(
     undo_kit: ModuleType, cgroup_factory: Callable[[str], ControlGroupV1], device: str, tmp_path: Path
 ) -> None:
-    """After each of 40 kills, restore brings back every value of every file, unset ones and weights included."""
+    """After each of 200 kills, restore brings back every value of every file, unset ones and weights included."""
     groups = [cgroup_factory("a"), cgroup_factory("b")]
     draws = [draw for group in groups for draw in draws_of(group, device)]
     changed = 0
