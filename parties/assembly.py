@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar, cast
 from actuators.cache.actuator import cache_actuator
 from actuators.cache.resctrl_actuator import ResctrlActuator
 from actuators.cgroup.group import GroupLayer
-from actuators.cgroup.hierarchy import Hierarchies
+from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.layer import find_layer
 from actuators.cgroup.naming import resolve
 from actuators.cores import cores_actuator, divides
