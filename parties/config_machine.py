@@ -14,7 +14,9 @@ from pathlib import Path
 from actuators.cgroup.group import ControlGroup, Controller
 from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.layer import find_layer
+from actuators.cgroup.naming import resolve
 from actuators.disk import find_disk
+from actuators.systemd.layer import SystemdLayer
 from parties import units
 from parties.config import Configuration, Problem
 from parties.config_checks import (
@@ -118,7 +120,13 @@ def _groups(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
             yield Mistake(("node", resource), f"{resource} will not be managed: {lack}", warning=True)
         else:
             wanted.update(controllers)
-    for path, member in members(settings):
+    names = resolve(settings, machine.root)
+    if names.units:
+        layer = SystemdLayer(layer, names.units, machine.root)
+    for path, member in members(names.settings):
+        for problem in names.problems:
+            if problem.member == member.name:
+                yield Mistake((*path, problem.key), problem.text)
         for name in member.cgroups:
             yield from _group((*path, "cgroups"), name, layer.group(name), sorted(wanted))
 

@@ -163,3 +163,14 @@ def test_controllers_may_be_named(machine: Machine) -> None:
     assert found(machine, text) == (
         "line 4, controllers: controllers.memory: /nowhere is not a directory; give the controller's mount point"
     )
+
+
+def test_a_unit_and_a_container_that_are_not_there_are_told_with_what_to_do(machine: Machine) -> None:
+    """Each under its own key, and the rest of the file is checked all the same."""
+    (machine.root / "run/systemd/system").mkdir(parents=True)
+    (machine.root / "sys/fs/cgroup/cpu/system.slice/db.service").mkdir(parents=True)
+    text = TEXT.replace('cgroup = "/web"', 'unit = "bd.service"\ncontainer = "docker:web"')
+    assert found(machine, text).splitlines() == [
+        'line 12, service[0].unit (web): there is no unit "bd.service"; did you mean "db.service"?',
+        'line 13, service[0].container (web): there is no container "docker:web"; see docker ps -a',
+    ]
