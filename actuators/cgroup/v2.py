@@ -157,9 +157,9 @@ class ControlGroupV2:
         if text is None:
             return None
         for line in text.splitlines():
-            number, *fields = line.split()
+            number, _, fields = line.partition(" ")
             if number == device:
-                counts = dict(field.split("=", 1) for field in fields)
+                counts = dict(field.split("=", 1) for field in fields.split())
                 return int(counts.get("rbytes", 0)) + int(counts.get("wbytes", 0))
         return 0
 

@@ -53,4 +53,5 @@ class ControllerFile(KeptFile):
         return self.refused(bare(error), text, cause) if cause and error.errno != errno.EOPNOTSUPP else error
 
     def _not_enabled(self, error: KnobError) -> bool:
-        return error.errno == errno.ENOENT and self.path.parent.is_dir()
+        """Whether the group is there and the file is not; a kept descriptor of a file that went says ENODEV."""
+        return error.errno in (errno.ENOENT, errno.ENODEV) and self.path.parent.is_dir() and not self.path.exists()

@@ -211,9 +211,9 @@ class DiskThrottleKnob:
     def read(self) -> str | None:
         """The limit in bytes/s."""
         for line in (self._file.read_if_enabled() or "").splitlines():
-            device, *fields = line.split()
+            device, _, fields = line.partition(" ")
             if device == self._device:
-                rates = (field.removeprefix(self._key) for field in fields if field.startswith(self._key))
+                rates = (field.removeprefix(self._key) for field in fields.split() if field.startswith(self._key))
                 return next((rate for rate in rates if rate != "max"), None)
         return None
 

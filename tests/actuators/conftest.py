@@ -1,9 +1,10 @@
-"""A fixture tree of control groups v1: ordinary files where the kernel has its own."""
+"""Fixture trees of control groups, v1 and v2: ordinary files where the kernel has its own."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_cgroup2 import Cgroup2
 
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.v1 import GroupLayerV1
@@ -56,3 +57,9 @@ def make_group(layer: GroupLayerV1) -> Callable[[str], None]:
                 (directory / name).write_text(value + "\n")
 
     return make
+
+
+@pytest.fixture
+def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cgroup2:
+    """A v2 tree with a kernel's behaviour."""
+    return Cgroup2(tmp_path / "v2", monkeypatch)
