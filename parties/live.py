@@ -32,6 +32,8 @@ FULL_CPU_PERCENT = 95
 
 PLAIN_EVERY_NS = 10 * NS_PER_S
 
+_SHADOW = "shadow run: nothing is written"
+
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.,-=+*#"
 _ON_TARGET_BAR = 3  # the bar of a latency just within the target
@@ -113,7 +115,7 @@ def render(recent: Recent, *, width: int = 80, ascii_only: bool = False) -> Rend
         *_machine_line(last),
         _services_table(recent, width=width, ascii_only=ascii_only),
         _allocation_table(last),
-        *_move_lines(recent.moves, ascii_only=ascii_only),
+        *_move_lines(recent.moves, ascii_only=ascii_only, shadow=bool(recent.started.get("shadow"))),
         *_event_lines(
             (event for event in recent.events if event.level != "info" or last["tick"] - event.tick <= INFO_TICKS),
             ascii_only=ascii_only,
@@ -155,17 +157,20 @@ class PlainView:
         self._every_ns = every_ns
         self._now_ns = now_ns
         self._due_ns: int | None = None
+        self._shadow = False
 
     def update(self, message: Message) -> None:
         """Take in a message and write what it is worth."""
         kind = message.get("type")
         if kind == "started":
-            self._write(f"started: policy {message.get('policy')}, record {message.get('record')}")
+            self._shadow = bool(message.get("shadow"))
+            shadow = f"; {_SHADOW}" if self._shadow else ""
+            self._write(f"started: policy {message.get('policy')}, record {message.get('record')}{shadow}")
         elif kind == "event":
             self._write(f"{message['level']}: {message['text']}")
         elif kind == "tick":
             for move in message["moves"]:
-                self._write(f"tick {message['tick']}: {_move_text(move, '->')}")
+                self._write(f"tick {message['tick']}: {_move_text(move, '->', shadow=self._shadow)}")
             self._services(message)
 
     def _services(self, tick: Message) -> None:
@@ -227,6 +232,8 @@ def _header(tick: Message, started: Message) -> Text:
         f"tick CPU {tick['tick_cpu_ns'] / 1e6:.1f}ms",
     ]
     text = Text.assemble((str(started.get("policy", "")), "bold"), "  ", "  ".join(parts))
+    if started.get("shadow"):
+        text.append(f"\n{_SHADOW}", "bold yellow")
     if tick.get("migration"):
         text.append(f"\nno allocation meets every target: move {tick['migration']} to another machine", "bold red")
     return text
@@ -297,10 +304,14 @@ def _table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
 
 
-def _move_lines(moves: Iterable[SeenMove], *, ascii_only: bool) -> list[Text]:
+def _move_lines(moves: Iterable[SeenMove], *, ascii_only: bool, shadow: bool) -> list[Text]:
     arrow = "->" if ascii_only else "→"
     return [
-        Text.assemble((f"{seen.tick:>6} ", "dim"), _move_text(seen.move, arrow), (f"  {seen.status}", _status_style(seen.status)))
+        Text.assemble(
+            (f"{seen.tick:>6} ", "dim"),
+            _move_text(seen.move, arrow, shadow=shadow),
+            ("" if shadow and seen.status == "done" else f"  {seen.status}", _status_style(seen.status)),
+        )
         for seen in moves
     ]
 
@@ -313,10 +324,11 @@ def _event_lines(events: Iterable[SeenEvent], *, ascii_only: bool) -> list[Text]
     ]
 
 
-def _move_text(move: Message, arrow: str) -> str:
+def _move_text(move: Message, arrow: str, *, shadow: bool) -> str:
     resource = move["pool"].partition("@")[0]
     giver, taker = move["giver"] or "-", move["taker"] or "-"
-    return f"{move['pool']} {amount_text(resource, move['amount'])} {giver} {arrow} {taker}  {move['reason']}"
+    would = "would move " if shadow else ""
+    return f"{would}{move['pool']} {amount_text(resource, move['amount'])} {giver} {arrow} {taker}  {move['reason']}"
 
 
 def _plain_service(name: str, service: Message) -> str:

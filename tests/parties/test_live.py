@@ -226,6 +226,26 @@ def test_live_view_redraws_and_respects_no_color(monkeypatch: pytest.MonkeyPatch
     assert ("\x1b[31m" in file.getvalue()) != no_color
 
 
+def test_a_shadow_run_says_what_it_would_do() -> None:
+    """On the table and in plain lines: nothing is written, and no move is said to be done."""
+    messages = [
+        {"type": "started", "policy": "parties", "record": "r", "shadow": True},
+        tick(2, {"nginx": 12.0}, moves=(MOVE,)),
+        tick(3, {"nginx": 12.0}, outcomes=(MoveOutcome(MOVE, MoveStatus.DONE),)),
+    ]
+    recent, lines = Recent(), list[str]()
+    plain = PlainView(lines.append, now_ns=lambda: 0)
+    for message in messages:
+        recent.add(message)
+        plain.update(message)
+    shown = picture(recent, 100)
+    assert "shadow run: nothing is written" in shown
+    assert "would move cores@0 0.05 idle" in shown
+    assert "done" not in shown
+    assert lines[0] == "started: policy parties, record r; shadow run: nothing is written"
+    assert lines[1].startswith("tick 2: would move cores@0 0.05 idle -> nginx")
+
+
 def test_plain_lines_for_moves_events_and_every_so_often() -> None:
     """Without a terminal: one line for each move and event, services once in a while, nothing in between."""
     lines: list[str] = []
