@@ -19,6 +19,8 @@ PREFIX = "parties-"
 
 _NOT_GROUPS = frozenset({"info", "mon_groups", "mon_data"})
 _LINES = (("L3",), ("L3CODE", "L3DATA"))
+_SHAREABLE = "shareable"
+_NO_MASKS_YET = "pseudo-locksetup"
 _MOST_NAMED = 16
 Schemata = dict[str, dict[int, str]]
 """The value of each resource in each domain, as text: ``{"L3": {0: "fffff"}, "MB": {0: "100"}}``."""
@@ -62,7 +64,7 @@ class CacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class ForeignGroup:
-    """A group of somebody else."""
+    """A group of somebody else. The ways of an exclusive or a pseudo-locked one are closed to everybody else."""
 
     name: str
     masks: Mapping[int, int]
@@ -120,8 +122,9 @@ def read_tree(mount: Path) -> ResctrlTree:
         if name.startswith(PREFIX):
             own.append(name)
         else:
-            masks = {domain: mask.ways for domain, mask in _masks(mount / name / "schemata").items()}
-            foreign.append(ForeignGroup(name, masks, _text(mount / name / "mode") == "exclusive"))
+            mode = _text(mount / name / "mode")
+            masks = {} if mode == _NO_MASKS_YET else _masks(mount / name / "schemata")
+            foreign.append(ForeignGroup(name, {domain: mask.ways for domain, mask in masks.items()}, mode != _SHAREABLE))
     return ResctrlTree(mount, cache, _masks(mount / "schemata"), tuple(own), tuple(foreign))
 
 

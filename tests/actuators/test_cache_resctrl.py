@@ -95,6 +95,18 @@ def test_groups_are_told_apart(tmp_path: Path) -> None:
     assert [(group.name, group.masks[5], group.exclusive) for group in tree.foreign] == [("qemu-1-vcpus", 0xF, True)]
 
 
+@pytest.mark.parametrize(
+    ("mode", "schemata", "masks"),
+    [("pseudo-locked", "L3:1=3\n", {1: 3}), ("pseudo-locksetup", "L3:uninitialized\n", {})],
+)
+def test_pseudo_locked_ways_are_closed(tmp_path: Path, mode: str, schemata: str, masks: dict[int, int]) -> None:
+    """A locked region has one domain alone; one that is being set up has no masks yet, and both are understood."""
+    make_tree(tmp_path)
+    (add_group(tmp_path, "rt", mode=mode) / "schemata").write_text(schemata)
+    (group,) = read_tree(tmp_path).foreign
+    assert (group.masks, group.exclusive) == (masks, True)
+
+
 def test_who_holds_the_classes(tmp_path: Path) -> None:
     """Each group with the number of its threads and the name of one; what has vanished says so."""
     proc = tmp_path / "proc"

@@ -328,6 +328,21 @@ def test_a_roll_back_that_fails_is_retried(stage: Stage) -> None:
     assert stage.snapshot() == before
 
 
+@pytest.mark.parametrize("number", FAULTS)
+@pytest.mark.parametrize("where", [("rmdir", "/parties-a"), ("write", "/schemata")])
+def test_a_restore_that_fails_is_repeated(stage: Stage, number: int, where: tuple[str, str]) -> None:
+    """What cannot be put back stays in the journal and is named; the next restore does it."""
+    stage.go(FAIR)
+    stage.resctrl.fail(number, where[1], op=where[0], count=-1)
+    fates = stage.restore()
+    assert Fate.FAILED in fates or Fate.GONE in fates
+    stage.resctrl.clear()
+    if Fate.FAILED in fates:
+        stage.restore()
+        assert stage.snapshot() == stage.before
+    assert not (stage.state / JOURNAL_NAME).exists()
+
+
 def test_unmounted_in_the_middle(stage: Stage) -> None:
     """Nothing is left to restore: the file system takes its values with it."""
     stage.go(FAIR)

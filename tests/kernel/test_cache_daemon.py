@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_kit import VIOLATING_NS, Daemon, Feeder, Site
+from daemon_kit import CONTENT_NS, VIOLATING_NS, Daemon, Feeder, Site
 
 from actuators.registry import KINDS
 from parties.restore import restore
@@ -124,4 +124,47 @@ def test_too_few_classes_of_service(settings: ControlSettings, resctrl: Mounted)
         assert "others hold vm-0 (0 threads), vm-1" in str([*daemon.messages, started])
         assert "cache" not in daemon.tick()["services"]["web"]["amounts"]
         daemon.stop()
+    assert state(resctrl) == before
+
+
+def written(resctrl: Mounted) -> list[str]:
+    """Every path that was made, removed or written so far."""
+    return [step["path"] for step in resctrl.log()]
+
+
+def test_a_restart_moves_no_line_out_of_the_cache(settings: ControlSettings, resctrl: Mounted, feeder: MakeFeeder) -> None:
+    """Groups and masks that were left in force are not even written again; the end brings back what was before the first."""
+    before = state(resctrl)
+    feed, _ = feeder("web", VIOLATING_NS), feeder("store", CONTENT_NS)
+    with Daemon(settings) as daemon:
+        first = ways_of(daemon.started().tick(), "web")
+        daemon.tick(lambda tick: ways_of(tick, "web") > first + 1)
+        feed.latency_ns = CONTENT_NS
+        for _ in range(3):
+            daemon.tick()
+        assert daemon.stop(signal.SIGUSR1)["left_in_force"] is True
+    in_force = state(resctrl)
+    assert in_force != before
+    done = len(written(resctrl))
+    with Daemon(settings) as daemon:
+        tick = daemon.started().tick()
+        assert ways_of(tick, "web") == masks(resctrl)["parties-web"].bit_count()
+        assert state(resctrl) == in_force
+        assert written(resctrl)[done:] == []
+        daemon.stop()
+    assert state(resctrl) == before
+
+
+def test_a_shadow_writes_nothing(settings: ControlSettings, resctrl: Mounted, feeder: MakeFeeder) -> None:
+    """It decides on ways as if they moved, and even a leftover stays where it is."""
+    (resctrl.path / "parties-ghost").mkdir()
+    before, done = state(resctrl), len(written(resctrl))
+    with Daemon(settings, flags=["--shadow"]) as daemon:
+        daemon.started()
+        feeder("web", VIOLATING_NS)
+        feeder("store")
+        first = ways_of(daemon.tick(), "web")
+        daemon.tick(lambda tick: ways_of(tick, "web") > first + 1, limit_s=60)
+        daemon.stop()
+    assert written(resctrl)[done:] == []
     assert state(resctrl) == before
