@@ -1,13 +1,14 @@
 """What the cores really run at, read by a process of its own, and whether that is what was asked for.
 
 Reading back governor and speed tells that the driver took a request, not that the hardware follows it: a hypervisor, a mode in
-which the hardware decides or a shared clock may not. The reading is no part of the tick: older kernels wait 10 ms for each core
-that has not been looked at for a while, and ``cpuinfo_cur_freq`` interrupts the core it asks.
+which the hardware decides or a shared clock may not. The reading is no part of the tick: kernels before 5.19 wait 10 ms for each
+core that has not been looked at for a while, some AMD machines take 20 ms, and ``cpuinfo_cur_freq`` interrupts the core it asks.
 """
 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,9 @@ from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import NS_PER_S, Resource
 
 PERIOD_NS = 2 * NS_PER_S
+SHARE = 20
+"""Where a reading takes so long that it would fill more than one part in so many of the time, it is done less often."""
+
 IN_A_ROW = 5
 """Readings in a row that must differ before it is told: one is an average over a few ms, of a core that may have slept."""
 
@@ -52,7 +56,8 @@ class Reading(NamedTuple):
 class SpeedKnob:
     """A sensor in the shape of a knob: it reads all policies at once, one line each, and writes nothing.
 
-    A line is "MEASURED REGISTER ASKED FIXED", or "-" for a policy that is gone or offline.
+    The first line is how long that took, in ns; the others "MEASURED REGISTER ASKED FIXED", or "-" for a policy that is gone or
+    offline.
     """
 
     KIND = "cpufreq.speed"
@@ -63,7 +68,9 @@ class SpeedKnob:
 
     def read(self) -> str | None:
         """The lines, in the order of the address."""
-        return "\n".join(policy.line() for policy in self._policies)
+        begun_ns = time.monotonic_ns()
+        lines = [policy.line() for policy in self._policies]
+        return "\n".join([str(time.monotonic_ns() - begun_ns), *lines])
 
     def write(self, value: str) -> None:
         """Nothing: looking is all there is to do."""
@@ -124,7 +131,8 @@ class SpeedTask:
         if error is not None or found is None:
             self.hz = {}
             return Finding(warnings=(f"the frequency of the cores cannot be read: {error}",))
-        readings = parse_readings(found)
+        took_ns, readings = parse_readings(found)
+        self.period_ns = max(PERIOD_NS, SHARE * took_ns)
         self.hz = {
             cpu: reading.measured_khz * HZ_PER_KHZ
             for reading, cpus in zip(readings, self.cpus, strict=True)
@@ -145,9 +153,10 @@ class SpeedTask:
         )
 
 
-def parse_readings(lines: str) -> tuple[Reading | None, ...]:
-    """What a ``SpeedKnob`` has read; None for a policy that is gone. Raises ValueError."""
-    return tuple(None if line == "-" else _parse(line) for line in lines.splitlines())
+def parse_readings(text: str) -> tuple[int, tuple[Reading | None, ...]]:
+    """How long a ``SpeedKnob`` took in ns, and what it read; None for a policy that is gone. Raises ValueError."""
+    took, *lines = text.splitlines()
+    return int(took), tuple(None if line == "-" else _parse(line) for line in lines)
 
 
 def _parse(line: str) -> Reading:
