@@ -145,6 +145,19 @@ def test_what_holds_already_is_known_as_wanted(tmp_path: Path, make: Make) -> No
     assert len(plan) == 7
 
 
+def test_a_start_from_masks_of_an_earlier_run(tmp_path: Path, make: Make) -> None:
+    """What is in force decides who takes and who gives: a group that has one way is widened after the others were narrowed."""
+    make_tree(tmp_path / "resctrl", HASWELL)
+    for name, mask in {"parties-a": 0x3, "parties-b": 0x3FFFC, "parties-best-effort": 0xC0000}.items():
+        add_group(tmp_path / "resctrl", name, HASWELL, mask=mask)
+    plan = shown(start(make(HASWELL), {0: {"a": 9, "b": 9}}))
+    assert [step for step in plan if step[1] != "present" and step[0] != ":0"] == [
+        ("parties-best-effort:0", "c0000", "TAKE"),
+        ("parties-b:0", "3fe00", "TAKE"),
+        ("parties-a:0", "1ff", "GIVE"),
+    ]
+
+
 def test_a_move_touches_what_changes(make: Make) -> None:
     """One way from one holder to its neighbour: a narrower mask, then a wider one; the other domain is left alone."""
     actuator = make(XEON)

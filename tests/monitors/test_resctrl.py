@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,15 @@ def test_counters_of_one_kind_only(mount: Path) -> None:
     seen(mount, monitor, NS_PER_S)
     seen(mount, monitor, 2 * NS_PER_S)
     assert monitor.sample()["a"] == CacheUse(None, 0)
+
+
+def test_no_l3_that_counts(mount: Path) -> None:
+    """A group without counters uses an unknown amount, not none."""
+    shutil.rmtree(mount / "parties-a/mon_data")
+    (mount / "parties-a/mon_data").mkdir()
+    monitor = ResctrlMonitor(mount, GROUPS)
+    seen(mount, monitor, NS_PER_S)
+    assert monitor.sample()["a"] == CacheUse(None, None)
 
 
 def test_while_it_cannot_be_read_nothing_is_known(mount: Path) -> None:
