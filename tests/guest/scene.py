@@ -91,13 +91,13 @@ def _service(name: str, target: str, port: int) -> str:
 def set_up(guest: GuestMachine, managed: Managed) -> None:
     """Start the services, the job and the clients, and write the daemon's configuration."""
     for name, text in _UNIT_FILES.items():
-        guest.write(f"/etc/systemd/system/{name}", text)
+        guest.write(f"/etc/systemd/system/{name}", text + "[Install]\nWantedBy=multi-user.target\n")
     guest.write("/etc/web.conf", _NGINX)
     guest.write(CONFIGURATION, configuration(managed))
-    start(guest)
-
-
-def start(guest: GuestMachine) -> None:
-    """Start what was set up, as after a boot."""
     guest.output("systemctl", "daemon-reload")
-    guest.output("systemctl", "start", "clients.service", *UNITS, "load.service")
+    guest.output("systemctl", "enable", "--quiet", "--now", *UNITS, "load.service")
+
+
+def await_start(guest: GuestMachine) -> None:
+    """Wait until, after a boot, all of it runs again."""
+    guest.output("systemctl", "start", *UNITS, "load.service")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,38 @@ def _text(file: Path) -> str:
 
 def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def watch(files: list[str], until: str) -> dict[str, list[str]]:
+    """Every different value that each file has until the file ``until`` exists, in the order of their first appearance."""
+    seen: dict[str, list[str]] = {file: [] for file in files}
+    while not Path(until).exists():
+        for file, values in seen.items():
+            text = _text(Path(file))
+            if text not in values:
+                values.append(text)
+        time.sleep(0.02)
+    return seen
+
+
+def threads_of(unit: str) -> list[dict[str, str]]:
+    """For each thread of a unit: the CPUs that it may run on, and its resctrl group."""
+    group = CGROUPS / "system.slice" / unit
+    found = []
+    for tid in _text(group / "cgroup.threads").split():
+        status = dict(line.split(":\t", 1) for line in _text(Path(f"/proc/{tid}/status")).splitlines() if ":\t" in line)
+        resctrl = _text(Path(f"/proc/{tid}/cpu_resctrl_groups")).splitlines()
+        found.append({"cpus": status.get("Cpus_allowed_list", ""), "resctrl": resctrl[0].removeprefix("res:") if resctrl else ""})
+    return found
+
+
+def class_bytes(device: str) -> dict[str, int]:
+    """How many bytes each HTB class of a device has sent."""
+    found, name = {}, ""
+    for line in _output("tc", "-s", "class", "show", "dev", device).splitlines():
+        words = line.split()
+        if words[:2] == ["class", "htb"]:
+            name = words[2]
+        elif words[:1] == ["Sent"]:
+            found[name] = int(words[1])
+    return found
