@@ -153,6 +153,19 @@ def test_start_move_and_restore(stage: Stage) -> None:
     assert stage.snapshot() == stage.before
 
 
+def test_code_and_data_that_were_apart_are_apart_again(tmp_path: Path) -> None:
+    """Alike while we manage them, whatever the root group had; restore brings back both, and another resource was never touched."""
+    options = dataclasses.replace(XEON, cdp=True, memory_bandwidth=True)
+    with mounted_resctrl(tmp_path / "resctrl", options) as resctrl:
+        (resctrl.path / "schemata").write_text("L3CODE:0=c0000\nL3DATA:0=fff00\nMB:0=50\n")
+        stage = Stage(tmp_path, resctrl, options).begin()
+        assert stage.go(FAIR).status is MoveStatus.DONE
+        assert {str(mask) for mask in read_tree(stage.mount).masks.values()} == {"c0000"}
+        assert (stage.mount / "schemata").read_text().splitlines()[2] == stage.before["schemata"].splitlines()[2]
+        stage.restore()
+        assert stage.snapshot() == stage.before
+
+
 def masks_in(stage: Stage, number: int) -> dict[str, int]:
     """Every group's ways in a domain; the root's are the rest of the machine's."""
     mount = stage.mount

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 from daemon_kit import CONTENT_NS, VIOLATING_NS, Daemon, Feeder, Site
 
+from actuators.cache.resctrl_actuator import thread_directory
+from actuators.cache.tasks import threads_below
+from actuators.cgroup.v1 import ControlGroupV1, GroupLayerV1
 from actuators.registry import KINDS
 from parties.restore import restore
 from parties.settings import CacheSettings, ControlSettings
@@ -61,6 +65,24 @@ def threads_in(resctrl: Mounted, group: str, wanted: str) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+THREADS = (
+    "import threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=(600,)).start()\nprint('go', flush=True)"
+)
+
+
+def test_threads_of_real_control_groups(
+    cgroup_factory: Callable[[str], ControlGroupV1], spawn: Callable[..., subprocess.Popen[bytes]], layer: GroupLayerV1
+) -> None:
+    """Every thread of a process, and what is in a group below; the place is found by the group's path."""
+    group, below = cgroup_factory("web"), cgroup_factory("web/below")
+    many, one = spawn(group, sys.executable, "-c", THREADS), spawn(below, "sleep", "600")
+    assert many.stdout is not None
+    many.stdout.readline()
+    threads = {int(task.name) for task in Path(f"/proc/{many.pid}/task").iterdir()}
+    assert len(threads) == 4
+    assert threads_below(thread_directory(layer.hierarchies, group.path)) == threads | {one.pid}
 
 
 def test_ways_follow_the_policy_and_come_back(
