@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from parties.interfaces import Finding
@@ -138,6 +138,7 @@ class NamesWriters:
         self._enforcer = enforcer
         self._last: dict[str, str] = {}  # who wrote a file last, the latest at the end
         self._named: dict[KnobRef, str] = {}
+        self._directories: dict[str, str] = {}  # where each address that is a path is to be watched
         self.value = self._question()
 
     def judge(self, found: str | None, error: OSError | None) -> Finding:
@@ -166,9 +167,10 @@ class NamesWriters:
 
     def _question(self) -> str:
         parts = {part for ref in self._enforcer.wanted for part in ref.address if part.startswith("/")}
-        directories = {part if os.path.isdir(part) else os.path.dirname(part) for part in parts}  # noqa: PTH112, PTH120 - once a second
+        for part in parts - self._directories.keys():
+            self._directories[part] = part if Path(part).is_dir() else str(Path(part).parent)
         guess = any(ref not in self._named for ref in self._enforcer.contested)
-        return json.dumps({"directories": sorted(directories), "guess": guess})
+        return json.dumps({"directories": sorted({self._directories[part] for part in parts}), "guess": guess})
 
 
 def _is_of(file: str, ref: KnobRef) -> bool:
