@@ -6,6 +6,7 @@ import errno
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from tests.emulation.cpufreq_policy import CpufreqOptions, Policy, Turbo, number
 from tests.emulation.fuse_tree import FixedTree
@@ -47,6 +48,8 @@ class CpufreqModel(FixedTree):
         self.turbo = Turbo(on=not options.turbo_barred)
         self.status = self._status_of(options.driver)
         self.policies: dict[int, Policy] = {}
+        self._index: dict[str, int] | None = None
+        self._names: dict[str, list[str]] = {}
         self._register(options.driver)
         self._fixed = self._topology()
 
@@ -61,6 +64,7 @@ class CpufreqModel(FixedTree):
         return _AMD if driver.startswith("amd") else {}
 
     def _register(self, driver: str) -> None:
+        self._index = None
         domains = self.options.policies or [[cpu.number] for cpu in self.cpus]
         self.policies = {min(cpus): Policy(self.options, driver, sorted(cpus), self.turbo) for cpus in domains} if driver else {}
 
@@ -132,23 +136,30 @@ class CpufreqModel(FixedTree):
     def _links(self) -> dict[str, str]:
         return {f"/cpu{cpu}/cpufreq": f"../cpufreq/policy{first}" for first, policy in self.policies.items() for cpu in policy.cpus}
 
+    def _entries(self) -> dict[str, int]:
+        """Every path with its type and permissions. Kept until other policies come, as tools ask for thousands."""
+        if self._index is None:
+            index = {path: stat.S_IFREG | mode for path, mode in self._files().items()}
+            index |= dict.fromkeys(self._links(), _LINK)
+            parents = {str(parent) for path in index for parent in PurePosixPath(path).parents}
+            self._index = index | dict.fromkeys({*parents, "/cpufreq"}, _DIRECTORY)
+            self._names = {}
+            for path in self._index:
+                where, _, name = path.rpartition("/")
+                self._names.setdefault(where or "/", []).append(name)
+        return self._index
+
     def mode(self, path: str) -> int:
         """The type and permissions of a file."""
-        files = self._files()
-        if path in files:
-            return stat.S_IFREG | files[path]
-        if path in self._links():
-            return _LINK
-        prefix = path.rstrip("/") + "/"
-        if path == "/cpufreq" or any(name.startswith(prefix) for name in files):
-            return _DIRECTORY
-        raise refusal(errno.ENOENT, path)
+        try:
+            return self._entries()[path]
+        except KeyError:
+            raise refusal(errno.ENOENT, path) from None
 
     def names(self, path: str) -> Sequence[str]:
         """The names in a directory."""
-        prefix = path.rstrip("/") + "/"
-        known = ["/cpufreq", *self._files(), *self._links()]
-        return sorted({name[len(prefix) :].split("/")[0] for name in known if name.startswith(prefix)})
+        self._entries()
+        return sorted(filter(None, self._names.get(path, ())))
 
     def target(self, path: str) -> str:
         """Where a symbolic link points to."""

@@ -61,7 +61,7 @@ class Overlay:
             return subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=limit_s)
 
     def script(self, directory: Path, command: str) -> Path:
-        """An executable file that runs a command there with whatever arguments it is given, for a program that starts it by name."""
+        """An executable file that runs a command there with whatever arguments it is given, for programs that start it."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "mounts").write_text(f'{_MOUNTS}\nshift 3\nexec "$@"')
         places = " ".join(f"'{place}'" for place in self._places(str(directory)))

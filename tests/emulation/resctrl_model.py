@@ -97,6 +97,7 @@ class ResctrlModel:
         }
         self.root = Group("", 0, 0, cpus=self.online)
         self.groups: dict[str, Group] = {"": self.root}
+        self._index: dict[str, int] | None = None
         self.status = ""
         self._threads = threads
         self._next_number = 1
@@ -104,28 +105,31 @@ class ResctrlModel:
 
     # The tree
 
+    def _entries(self) -> dict[str, int]:
+        """Every path with its type and permissions. Kept until a group comes or goes, as tools ask for hundreds."""
+        if self._index is None:
+            index = dict.fromkeys(self._directories(), DIRECTORY) | {"/": DIRECTORY}
+            for path in self._info_files():
+                index[path] = _FILE if path.endswith("/max_threshold_occupancy") else _READ_ONLY
+            for where, group in self._all_groups().items():
+                files = _MONITOR_FILES if group.parent else _CONTROL_FILES
+                index |= {f"{where}/{name}": mode for name, mode in files.items()}
+                index |= {f"{place}/{event}": _READ_ONLY for place in self._counter_directories(where) for event in _EVENTS}
+            self._index = index
+        return self._index
+
     def mode(self, path: str) -> int:
         """The type and permissions of a file."""
-        if path in {"/", "/info"} or path in self._directories():
-            return DIRECTORY
-        files = self._info_files()
-        if path in files:
-            return _FILE if path.endswith("/max_threshold_occupancy") else _READ_ONLY
-        group, name = self._place(path)
-        if group is not None and name in (_MONITOR_FILES if group.parent else _CONTROL_FILES):
-            return _CONTROL_FILES[name]
-        if self._counter(path) is not None:
-            return _READ_ONLY
-        raise refusal(errno.ENOENT, path)
+        try:
+            return self._entries()[path]
+        except KeyError:
+            raise refusal(errno.ENOENT, path) from None
 
     def names(self, path: str) -> Sequence[str]:
         """The names in a directory."""
-        known = self._directories() | set(self._info_files())
-        for where, group in self._all_groups().items():
-            known |= {f"{where}/{name}" for name in (_MONITOR_FILES if group.parent else _CONTROL_FILES)}
-            known |= {f"{place}/{event}" for place in self._counter_directories(where) for event in _EVENTS}
         prefix = path.rstrip("/") + "/"
-        return sorted(name[len(prefix) :] for name in known if name.startswith(prefix) and "/" not in name[len(prefix) :])
+        found = (name[len(prefix) :] for name in self._entries() if name.startswith(prefix))
+        return sorted(name for name in found if name and "/" not in name)
 
     def target(self, path: str) -> str:
         """There are no symbolic links."""
@@ -218,6 +222,7 @@ class ResctrlModel:
             raise self._refuse(errno.ENOSPC, "Out of RMIDs")
 
     def _number(self) -> int:
+        self._index = None  # a group comes
         self._next_number += 1
         return self._next_number
 
@@ -226,6 +231,7 @@ class ResctrlModel:
         group = self._all_groups().get(path)
         if group is None or group is self.root:
             raise refusal(errno.EPERM if self.mode(path) else errno.ENOENT, path)
+        self._index = None
         if group.parent is not None:
             self._threads.move_all(group.number, group.parent.number)
             del group.parent.monitors[group.name]

@@ -1,6 +1,5 @@
 import contextlib
 import errno
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -28,8 +27,8 @@ class FewThreads(Threads):
     def group_of(self, tid: int) -> int:
         return self._groups.get(tid, 0)
 
-    def _all(self) -> Iterator[int]:
-        yield from self._groups
+    def inside(self, group: int) -> list[int]:
+        return sorted(tid for tid, where in self._groups.items() if where == group)
 
 
 def model(**options: object) -> ResctrlModel:

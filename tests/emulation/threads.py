@@ -53,6 +53,8 @@ class Threads:
 
     def inside(self, group: int) -> list[int]:
         """The threads of a group, by number."""
+        if group and all(place.group != group for place in self._places.values()):
+            return []  # whoever is in a group was put there, or began in one that was
         return sorted(tid for tid in self._all() if self.group_of(tid) == group)
 
     def move_all(self, group: int, target: int) -> None:
