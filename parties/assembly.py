@@ -308,30 +308,36 @@ class Host:
             self._events("warning", f"what an earlier run left in force is put back, as it cannot be gone on with: {error}")
         if self.earlier is None:
             report = self.restore()
-            if report.entries:
+            left = len(report.of(Fate.HELD)) + len(report.of(Fate.SAFE))
+            if left:
+                self._events("info", f"{left} values are as the exit policy of an earlier run left them, until this one needs them")
+            if len(report.entries) > left:
                 restored = len(report.of(Fate.RESTORED))
                 self._events("warning", f"an earlier run ended without undoing its work: {restored} values put back")
         elif self.earlier.left.network != network_layout(self._settings):
             self._put_back(lambda ref: ref.kind in KINDS and KINDS[ref.kind].resource is Resource.NETWORK)  # numbered anew
 
     def _found_before(self) -> Mapping[KnobRef, str]:
-        """The values of before the earlier daemon that is gone on from: what is in force are its own."""
+        """The values of before an earlier daemon whose own are still in force."""
         path = self._state / JOURNAL_NAME
-        if self.earlier is None or not path.exists():
+        if self.shadow is not None or not path.exists():
             return {}
         return {ref: entry.old for ref, entry in read_journal(path).entries.items() if entry.old is not None}
 
     def _put_back_what_is_left_behind(self) -> None:
-        """Values of services, groups and resources that are not managed any more."""
-        if self.earlier is None:
+        """Values of services, groups and resources that are not managed any more, also of those that an earlier run held."""
+        if self.shadow is not None or not (self._state / JOURNAL_NAME).exists():
             return
         kept = refs_at_start(
             self.node,
             self._actuators,
             self._first,
-            self.earlier.in_force.placement,
+            None if self.earlier is None else self.earlier.in_force.placement,
             best_effort_idle_class=self._policy.best_effort_idle_class,
         )
+        if self.earlier is None:
+            self._put_back(lambda ref: ref not in kept)
+            return
         self._put_back(Leavers(self.earlier, members_of(self._settings), kept, frozenset(self._actuators), KINDS))
 
     def _put_back(self, only: Callable[[KnobRef], bool]) -> None:

@@ -108,3 +108,29 @@ def test_exit_policy_of_a_daemon(site: Site, feeder: MakeFeeder, ending: str) ->
     assert (code, set(counts) - {"undone"}) == (0, {"held", "safe"})
     assert call(site, "restore").exit_code == 0
     assert site.values() == before
+
+
+def test_the_next_start_goes_on_with_what_it_manages_and_puts_back_the_rest(site: Site, feeder: MakeFeeder) -> None:
+    """Held memory: a run that manages memory takes it over, one that does not puts it back; in the end all is as before."""
+    before = site.values()
+    feeder("web", CONTENT_NS)
+    held = replace(site.settings, exit=ExitSettings(memory=ExitPolicy.HOLD))
+    with Daemon(held) as daemon:
+        daemon.started().tick()
+        daemon.stop()
+    with Daemon(held) as daemon:
+        assert daemon.event("values are as the exit policy of an earlier run left them")
+        daemon.started().tick()
+        daemon.stop()
+    after = site.values()
+    assert {path for path in before if after[path] != before[path]} == {path for path in before if "memory" in path}
+    without_memory = replace(site.settings, node=replace(site.settings.node, memory=None))
+    with Daemon(without_memory) as daemon:
+        assert daemon.event("values put back that are not managed any more")
+        daemon.started().tick()
+        during = site.values()
+        daemon.stop()
+    assert {path: during[path] for path in before if "memory" in path} == {
+        path: before[path] for path in before if "memory" in path
+    }
+    assert site.values() == before
