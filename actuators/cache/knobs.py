@@ -67,7 +67,7 @@ def remove_group(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise KnobError(error.errno, f"{path}: cannot be removed: {error.strerror}") from error
+        raise KnobError(_honest(error, path), f"{path}: cannot be removed: {error.strerror}") from error
 
 
 class SchemataFile:
@@ -113,8 +113,8 @@ class SchemataFile:
         try:
             self.file.write(text)
         except KnobError as error:
-            plain = OSError(error.errno, os.strerror(error.errno or 0))
-            raise self.file.refused(plain, text, last_status(self.mount)) from error
+            told = self.file.refused(OSError(error.errno, os.strerror(error.errno or 0)), text, last_status(self.mount))
+            raise KnobError(_honest(error, self.file.path), told.strerror) from error
 
     def _read(self) -> None:
         if self._looking and self._seen:
@@ -179,6 +179,11 @@ def last_status(mount: Path) -> str:
     except OSError:
         return ""
     return f"last_cmd_status: {status}" if status and status != "ok" else ""
+
+
+def _honest(error: OSError, path: Path) -> int | None:
+    """The errno of a failure; one that says that all is gone, of what is still there, would make a restore forget it."""
+    return errno.EIO if vanished(error) and _exists(str(path)) else error.errno
 
 
 def _exists(path: str) -> bool:
