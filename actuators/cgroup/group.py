@@ -16,7 +16,8 @@ knob                  value                                   v1                
 ``freezer``           ``"FROZEN"`` or ``"THAWED"``            freezer.state              cgroup.freeze, cgroup.events
 ====================  ======================================  =========================  ==================================
 
-On v2 a value of None also stands for the kernel's default, and for a controller that is not enabled in the group.
+On v2 a value of None also stands for the kernel's default, and for a controller that is not enabled in the group; of ``cpus`` and
+``mems`` that is "inherited".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The knobs of control groups v2, except memory. Each kind can be found again from its address by another process (``KINDS``).
 
-None stands for the kernel's default and for a controller that is not enabled. Enabling one is a knob too (``v2_subtree``), so what
-is journalled before it is enabled reads the same once it is disabled again.
+None ("inherited" for lists) stands for the kernel's default and for a controller that is not enabled. Enabling one is a knob too
+(``v2_subtree``), so what is journalled before it is enabled reads the same once it is disabled again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actuators.cgroup import v2_subtree
-from actuators.cgroup.files import KeptFile
+from actuators.cgroup.files import KeptFile, figure
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth, Direction
 from actuators.cgroup.v1_knobs import LEAST_QUOTA_US, LONGEST_PERIOD_US
 from actuators.cgroup.v2_files import ControllerFile
@@ -25,14 +25,18 @@ from parties.units import parse_cpu_list
 LEAST_WEIGHT = 1
 DEFAULT_WEIGHT = 100
 _NO_QUOTA = CpuBandwidth(None)
+INHERITED = "inherited"
 _IN_FORCE = " in force: "
 
 
 class ListKnob:
-    """cpuset.cpus or cpuset.mems. None means empty: all that the group above has.
+    """cpuset.cpus or cpuset.mems. "inherited" means empty, or no such controller: all that the group above has.
 
     The kernel takes any list, and puts in force what of it the group above has and no partition has for itself (the file's
     ".effective" sibling). Where the two differ, ``read`` tells both, "0-3 in force: 0-1", and that is not the same as "0-3".
+
+    Under processes the kernel refuses to empty a list again (ENOSPC). "inherited" is then brought back as all that the group above
+    has in force, which is the same for them; what takes the controller away later takes the list with it.
     """
 
     KIND = "cgroup2.list"
@@ -40,24 +44,29 @@ class ListKnob:
     def __init__(self, path: Path) -> None:
         self._file = ControllerFile(path.parent, path.name)
         self._effective = ControllerFile(path.parent, f"{path.name}.effective", writable=False)
+        self._events = KeptFile(path.parent / "cgroup.events", writable=False)
+        self._above = ControllerFile(path.parent.parent, f"{path.name}.effective", writable=False)
         self.ref = KnobRef(self.KIND, (str(path),))
 
     def read(self) -> str | None:
         """The list in the kernel's form, and what is in force of it if that is not all."""
         asked = (self._file.read_if_enabled() or "").strip()
         if not asked:
-            return None
+            return INHERITED
         effective = self._effective.read().strip()
         return asked if asked == effective else f"{asked}{_IN_FORCE}{effective}"
 
     def write(self, value: str) -> None:
         """Set the list; ``value`` may be in any order. Refused, and as before, if not all of it is in force then."""
-        old = self._file.read_if_enabled()
-        self._put(value)
+        if value == INHERITED:
+            self.restore(value)
+            return
+        old = self.read()
+        self._put(value.partition(_IN_FORCE)[0])
         found = self.read()
         if not self.same(value, found):
             with contextlib.suppress(KnobError):
-                self._file.write((old or "").strip())
+                self.restore(old)
             in_force = (found or "").partition(_IN_FORCE)[2] or "none"
             raise self._file.refused(
                 OSError(errno.EBUSY, os.strerror(errno.EBUSY)),
@@ -68,13 +77,38 @@ class ListKnob:
 
     def same(self, wanted: str, found: str | None) -> bool:
         """Compare as sets. What is wanted is to be in force, unless it was not when it was read."""
+        if wanted == INHERITED:
+            return found in (INHERITED, None) or self._is_all_that_can_be(found or "")
+        if found in (INHERITED, None):
+            return False
         asked, limited, _ = wanted.partition(_IN_FORCE)
         has, limits, _ = (found or "").partition(_IN_FORCE)
         return parse_cpu_list(asked) == parse_cpu_list(has) and (not limits or bool(limited))
 
     def restore(self, old: str | None) -> None:
         """Bring back what was asked for, whether or not it is in force, or that nothing was."""
-        self._put((old or "").partition(_IN_FORCE)[0])
+        if old not in (INHERITED, None):
+            self._put((old or "").partition(_IN_FORCE)[0])
+        elif (self._file.read_if_enabled() or "").strip():
+            self._empty()
+
+    def _empty(self) -> None:
+        try:
+            self._put("")
+        except KnobError as error:
+            everything = (self._above.read_if_enabled() or "").strip()
+            if error.errno != errno.ENOSPC or not everything:
+                raise
+            self._put(everything)
+
+    def _is_all_that_can_be(self, found: str) -> bool:
+        """Whether a list leaves out nothing that the group above has, and could not be emptied for its processes."""
+        try:
+            everything = parse_cpu_list(self._above.read_if_enabled() or "")
+            populated = figure(self._events.read(), "populated")
+        except KnobError:
+            return False
+        return bool(everything and populated) and set(everything) <= set(parse_cpu_list(found.partition(_IN_FORCE)[0]))
 
     def _put(self, value: str) -> None:
         try:
@@ -87,7 +121,7 @@ _LIST_CAUSES = {
     errno.ERANGE: "a number that this machine does not have",
     errno.EINVAL: "not a list, or a CPU or node that a sibling's partition has for itself",
     errno.EBUSY: "a sibling's partition has some of these for itself, or a group below needs more than this",
-    errno.ENOSPC: "a group below is a partition and would be left without",
+    errno.ENOSPC: "the group has processes and may not be left without, or a group below is a partition and would be",
 }
 
 

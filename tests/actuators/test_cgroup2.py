@@ -94,7 +94,7 @@ def test_what_is_not_enabled_reads_as_unset_and_says_how_to_enable_it(v2: Cgroup
     place = v2.make("/rack/web")
     group = group_of(v2)
     for name, knob in knobs_of(group).items():
-        assert knob.read() == ("THAWED" if name == "freezer" else None), name
+        assert knob.read() == {"freezer": "THAWED", "cpus": "inherited", "mems": "inherited"}.get(name), name
     for name, value in (("cpus", "0"), ("bandwidth", "5000 10000"), ("class", "idle=1"), ("memory", "4096"), ("read", "5000")):
         with pytest.raises(KnobError, match=r"not enabled in this group.*echo \+\w+ > .*/rack/cgroup.subtree_control") as caught:
             knobs_of(group)[name].write(value)
@@ -138,6 +138,29 @@ def test_cpus_that_were_not_in_force_before_come_back_as_they_were(v2: Cgroup2) 
     assert cpus.same(before, cpus.read())
 
 
+def test_an_unset_list_under_processes_comes_back_as_all_that_the_group_above_has(v2: Cgroup2) -> None:
+    """The kernel refuses to empty it; for the processes the two are the same, and a narrower list is not."""
+    place = v2.make("/rack/web", *ALL, pids="7")
+    group_of(v2, "/rack").cpus.write("0-2")
+    cpus = group_of(v2).cpus
+    before = cpus.read()
+    assert before == "inherited"
+    cpus.write("1")
+    assert not cpus.same(before, cpus.read())
+    cpus.restore(before)
+    assert v2.text(place, "cpuset.cpus") == "0-2"
+    assert cpus.same(before, cpus.read())
+    cpus.write("1")
+    cpus.write("inherited")  # as a roll-back does
+    assert cpus.same(before, cpus.read())
+    assert not cpus.same("0-2", "inherited")
+    v2.put(place, "cgroup.procs", "")
+    v2.put(place, "cgroup.events", "populated 0\nfrozen 0")
+    assert not cpus.same(before, cpus.read())
+    cpus.restore(None)
+    assert v2.text(place, "cpuset.cpus") == ""
+
+
 def test_a_limit_of_the_group_above_that_comes_later_is_drift(v2: Cgroup2) -> None:
     """Nobody wrote the group, and yet its processes have lost a CPU."""
     v2.make("/rack/web", *ALL)
@@ -165,7 +188,9 @@ def test_lists_compare_as_sets_and_by_what_is_in_force(asked: set[int], effectiv
     assert knob.same(spelled, found) == (asked == effective)
     assert knob.same(found, format_cpu_list(asked)) or asked != effective
     assert knob.same(found, found)
-    assert not knob.same(spelled, None)
+    assert not knob.same(spelled, "inherited")
+    assert knob.same("inherited", "inherited")
+    assert not knob.same("inherited", found)
 
 
 @given(st.one_of(st.none(), st.integers(1000, 10**6)), st.integers(1000, 10**6))
@@ -306,7 +331,7 @@ def test_every_write_may_fail_and_leaves_all_as_it_was(v2: Cgroup2, name: str, s
             v2.use(place, 60_000_000)
             failed += 1
         v2.faults = {}
-        knob.restore(None if name != "freezer" else "THAWED")
+        knob.restore("THAWED" if name == "freezer" else None)
         _reset(v2, place, files)
 
 

@@ -186,6 +186,7 @@ class Cgroup2:
     def _cpus(self, place: Path, text: str) -> None:
         cpus = parse_cpu_list(text)
         _refuse(errno.ERANGE, any(cpu > 127 for cpu in cpus))
+        _refuse(errno.ENOSPC, not cpus and bool(self.text(place, "cpuset.cpus")) and bool(self.text(place, "cgroup.procs")))
         self.put(place, "cpuset.cpus", format_cpu_list(cpus))
         for group in (place, *(child for child in sorted(place.rglob("*")) if child.is_dir())):
             if (group / "cpuset.cpus").exists():
