@@ -241,6 +241,7 @@ def test_a_resumed_run_knows_what_was_found_before_it(tmp_path: Path) -> None:
 def test_a_policy_of_several_runs_at_the_highest_level(tmp_path: Path) -> None:
     """Two cores on one clock: whoever wants more gets it, and the other as well."""
     trees.make_tree(tmp_path, trees.SHAPES["acpi"], [(0, 1), (2, 3)])
+    assert [policy.cpus for policy in find_policies([3, 1, 2, 0], tmp_path)] == [(0, 1), (2, 3)]
     made = frequency_actuator(AUTO, (trees.FOUR_CORES,), whole_cores=True, root=tmp_path)
     cpus = {"a": [0], "b": [1], "c": [2, 3]}
     before = trees.placement(cpus, {"a": 1500 * MHZ, "b": 1900 * MHZ, "c": 1200 * MHZ})
