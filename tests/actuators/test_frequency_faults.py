@@ -23,6 +23,8 @@ from parties.restore import Fate, restore
 from parties.settings import FrequencySettings
 from parties.slow_writer import SlowResult
 
+pytestmark = pytest.mark.slow
+
 MHZ = 1_000_000
 FAULTS = (errno.EINVAL, errno.EBUSY, errno.ENOSPC, errno.ENODEV, errno.ESRCH, errno.EPERM, errno.EIO)
 SHAPES = ("acpi", "intel-active")
