@@ -140,6 +140,7 @@ class Pqos:
         """Keep other processes of ours from running pqos meanwhile."""
         lock = self.snapshot.with_name(self.snapshot.name + ".lock")
         try:
+            lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # a restore may come when the runtime directory is gone
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise KnobError(errno.EIO, f"{lock}: cannot open: {error.strerror}") from error

@@ -106,6 +106,13 @@ def test_the_snapshot_is_seen_by_another_process(tmp_path: Path) -> None:
     assert reader.seen().cpus[7].service_class == 2
 
 
+def test_a_runtime_directory_that_is_gone_is_made(tmp_path: Path) -> None:
+    """The service manager removes it when the daemon has ended; a restore afterwards still works."""
+    pqos = FakePqos(tmp_path / "run/parties/snapshot")
+    pqos.set_class(3, 0)
+    assert pqos.seen().cpus[3].service_class == 0
+
+
 def test_a_refused_change_is_looked_at_as_well(tmp_path: Path) -> None:
     """A change may fail half-way: what is in force afterwards is in the snapshot."""
     pqos = FakePqos(tmp_path / "snapshot")

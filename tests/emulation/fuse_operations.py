@@ -93,5 +93,5 @@ class Operations(mfusepy.Operations):  # type: ignore[misc]
 def mount_and_serve(faulty: Faulty, mount: str, name: str) -> None:
     """Serve until unmounted. Nothing is cached by the kernel, so that what changes is seen at once."""
     uncached = {"entry_timeout": 0, "attr_timeout": 0, "negative_timeout": 0}
-    options = {"direct_io": True, "allow_other": True, "fsname": name, "subtype": name, "max_threads": 16}
+    options = {"direct_io": True, "allow_other": True, "fsname": name, "subtype": name}
     mfusepy.FUSE(Operations(faulty), mount, foreground=True, **options, **uncached)
