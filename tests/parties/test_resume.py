@@ -79,6 +79,12 @@ def test_who_gets_what(services: tuple[Service, ...], *, best_effort: bool, expe
     assert resumed({"a": 500, "b": 150, BEST_EFFORT: 300, IDLE: 50}, services, best_effort=best_effort) == expected
 
 
+def test_who_holds_most_but_needs_it_does_not_give() -> None:
+    """What counts is how much is above the floor, not how much is held."""
+    held = {"a": 500, "b": 450, BEST_EFFORT: 50, IDLE: 0}
+    assert resumed(held, (service("a", 500), B, C)) == {"a": 500, "b": 400, "c": 100, BEST_EFFORT: 0, IDLE: 0}
+
+
 def test_jobs_that_are_new_hold_what_nobody_needs() -> None:
     """No service gives for a best-effort job that was not there before."""
     assert resumed({"a": 500, "b": 150, IDLE: 350}, (A, B)) == {"a": 500, "b": 150, BEST_EFFORT: 350, IDLE: 0}
