@@ -32,10 +32,13 @@ _FRESH_NS = NS_PER_S
 _MOST_WORDS = 240
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError)  # what a snapshot of the wrong shape raises
 _ADVICE = (
-    ("/dev/cpu/", "pqos cannot reach the MSRs: modprobe msr, as root; kernel lockdown (Secure Boot) forbids it"),
+    (
+        "/dev/cpu/",
+        "pqos cannot reach the MSRs: modprobe msr, as root; kernel lockdown and a hardened unit forbid it (docs/cache.md)",
+    ),
     ("not supported on model", "the processor has no cache allocation, or a virtual machine hides it"),
     ("OS interface selected but not supported", "the kernel's resctrl is not mounted: mount -t resctrl resctrl /sys/fs/resctrl"),
-    ("API lock", "another pqos or libpqos program is at work: see fuser /run/lock/libpqos"),
+    ("API lock", "another program of libpqos is at work (fuser /run/lock/libpqos), or /run/lock cannot be written (docs/cache.md)"),
 )
 
 
