@@ -14,7 +14,7 @@ from parties.commands.errors import EXIT_FAILED, EXIT_OK
 from parties.journal import JOURNAL_NAME
 from parties.lock import RuntimeLock
 from parties.restore import Fate, Restored, RestoreReport
-from parties.resume import RESUME_NAME
+from parties.resume import RESUME_NAME, forget
 
 _WORDS = {
     Fate.RESTORED: "put back",
@@ -69,6 +69,8 @@ def restore_all(state_directory: Path, runtime_directory: Path, *, dry_run: bool
     """Restore under the runtime directory's lock. Raises LockError, JournalError."""
     with RuntimeLock(runtime_directory):
         journal = state_directory / JOURNAL_NAME
+        if not dry_run:
+            forget(runtime_directory)  # what is put back is nobody's to go on with
         return undo.restore(journal, KINDS, dry_run=dry_run, at_exit=at_exit, topology=topology_now())
 
 

@@ -211,7 +211,6 @@ def concluded(
 
 
 def _put_back(settings: ControlSettings) -> str:
-    forget(Path(settings.runtime_directory))
     report = restore_all(Path(settings.state_directory), Path(settings.runtime_directory), at_exit=True)
     return summary(report) if report.complete else f"{summary(report)}; see: parties restore --dry-run"
 
