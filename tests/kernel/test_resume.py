@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,10 +22,20 @@ from parties.in_force import IN_FORCE_NAME, read_in_force
 from parties.model import BEST_EFFORT, PoolKey, Resource
 from parties.restore import restore
 from parties.resume import RESUME_NAME
-from parties.settings import MS, Amounts, ControlSettings, CoreSettings, NodeSettings, ServiceSettings
+from parties.settings import (
+    MS,
+    Amounts,
+    ControlSettings,
+    CoreSettings,
+    MemorySettings,
+    NetworkSettings,
+    NodeSettings,
+    ServiceSettings,
+)
 
 pytestmark = pytest.mark.kernel
 
+HOLD_200_MIB = "import time; held = bytearray(b'x') * (200 << 20); print('held', flush=True); time.sleep(600)"
 MakeFeeder = Callable[..., Feeder]
 Spawn = Callable[..., subprocess.Popen[bytes]]
 CORES = PoolKey(Resource.CORES, 0)
@@ -236,3 +248,62 @@ def test_sigkill_in_the_middle_of_a_reload_leaves_a_journal_that_brings_back_eve
         (runtime(settings) / RESUME_NAME).unlink(missing_ok=True)
         assert report.complete, report
         assert site.values() == before, f"after {report}"
+
+
+@pytest.fixture
+def device() -> Iterator[tuple[str, str]]:
+    """A network namespace of the test's own with a device to shape: their names."""
+    namespace = f"presume-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", namespace], check=True)
+    try:
+        subprocess.run(["ip", "-n", namespace, "link", "add", "shaped", "type", "veth", "peer", "name", "other"], check=True)
+        subprocess.run(["ip", "-n", namespace, "link", "set", "shaped", "up"], check=True)
+        yield namespace, "shaped"
+    finally:
+        subprocess.run(["ip", "netns", "del", namespace], check=True)
+
+
+def classes(namespace: str, name: str) -> list[str]:
+    """The traffic classes with their rates, without counters."""
+    shown = subprocess.run(["tc", "-n", namespace, "class", "show", "dev", name], check=True, capture_output=True, text=True).stdout
+    return sorted(shown.splitlines())
+
+
+def test_traffic_classes_stay_unless_the_services_change(site: Site, device: tuple[str, str]) -> None:
+    """The same services go on with the classes as they are; with one less they are made anew with the same amounts."""
+    before = classes(*device)
+    network = NetworkSettings(device[1], 10**9, device[0], 10**8)
+    web, store = (replace(service, ports=(8000 + n,)) for n, service in enumerate(site.settings.services))
+    settings = replace(site.settings, services=(web, store), node=replace(site.settings.node, network=network))
+    with Daemon(settings) as daemon:
+        held = daemon.started().tick()
+        assert daemon.stop(signal.SIGUSR1)["left_in_force"] is True
+    made = classes(*device)
+    assert len(made) > len(before)
+    with Daemon(settings) as daemon:
+        tick = daemon.started().tick()
+        assert tick["services"]["store"]["amounts"]["network"] == held["services"]["store"]["amounts"]["network"]
+        assert classes(*device) == made
+        daemon.stop(signal.SIGUSR1)
+    with Daemon(replace(settings, services=(store,))) as daemon:
+        tick = daemon.started().tick()
+        assert tick["services"]["store"]["amounts"]["network"] == held["services"]["store"]["amounts"]["network"]
+        assert len(classes(*device)) == len(made) - 1
+        daemon.stop()
+    assert classes(*device) == before
+
+
+def test_a_start_that_fails_after_it_went_on_puts_everything_back(site: Site, feeder: MakeFeeder, spawn: Spawn) -> None:
+    """A first value that the kernel refuses (EBUSY) is no mistake to hand back: what was begun is undone, to the very beginning."""
+    before = site.values()
+    left_by(site.settings, feeder)
+    process = spawn(site.job, sys.executable, "-c", HOLD_200_MIB)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    node = replace(site.settings.node, memory=MemorySettings(192 << 20, 64 << 20))
+    with Daemon(replace(site.settings, node=node), flags=["--hand-back"]) as daemon:
+        _, message = daemon.process.communicate(timeout=30)
+        assert daemon.process.returncode == 1, message
+    assert "Device or resource busy" in message
+    assert site.values() == before
+    assert not (runtime(site.settings) / RESUME_NAME).exists()
