@@ -10,12 +10,14 @@ CARGO_JOBS ?= 2
 LOADGEN := workloads/loadgen/target/release/parties-loadgen
 LOADGEN_SOURCES := $(shell find workloads/loadgen -path '*/target' -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
 PYTHON_TREES := parties monitors actuators simulator workloads configs tests
+DEB := dist/parties_$(shell sed -n 's/^version = //p' setup.cfg)_$(shell dpkg --print-architecture 2>/dev/null || echo any).deb
+DEB_SOURCES := setup.cfg LICENSE CHANGELOG.md $(shell find parties monitors actuators configs docs -type f -not -name '*.pyc' -not -name '*.png')
 ROOT := $(filter 0,$(shell id -u))
 TESTS ?= tests
 # Without root, or without control groups of version 1, the demo runs on the simulated node and needs no load generator.
 DEMO_NEEDS := $(if $(and $(ROOT),$(shell grep -m 1 ' cgroup ' /proc/mounts)),setup,packages $(VENV)/.installed)
 
-.PHONY: help setup packages test test-fast test-guest lint format bench demo experiments clean
+.PHONY: help setup packages test test-fast test-guest lint format bench deb demo experiments clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -58,7 +60,7 @@ lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
 	$(BIN)/mypy
 	cargo fmt --check --manifest-path workloads/loadgen/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml -- -D warnings
-	shellcheck .ci/run workloads/install-packages.sh tests/guest/install-packages.sh
+	shellcheck .ci/run workloads/install-packages.sh configs/debian/postinst configs/debian/prerm configs/debian/postrm tests/guest/install-packages.sh
 
 format: $(VENV)/.installed ## put the sources into the house's form
 	$(BIN)/ruff check --fix-only --quiet .
@@ -71,6 +73,11 @@ bench: setup ## what controller, simulated node and load generator cost, measure
 	$(BIN)/python -m workloads.bench_control --json results/bench-control.json
 	$(BIN)/python -m workloads.bench_simulator --json results/bench-simulator.json
 	$(BIN)/python workloads/loadgen/bench/bench.py --json results/bench-loadgen.json
+
+deb: $(DEB) ## the Debian package, with an environment of its own; dist/parties_*.deb
+
+$(DEB): $(DEB_SOURCES) | $(VENV)/.installed
+	@$(BIN)/python configs/debian/build.py $@
 
 demo: $(DEMO_NEEDS) ## as root: real services on this machine under four managers; else on the simulated node; results/demo.{json,png}
 	$(BIN)/parties demo $(DEMO)

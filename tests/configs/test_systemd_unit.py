@@ -36,7 +36,7 @@ def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
 @needs_analyze
 def test_the_service_is_not_exposed() -> None:
     """The overall exposure level is 4.0 or lower."""
-    command = ["systemd-analyze", "security", "--no-pager", "--offline=true", SERVICE]
+    command = ["systemd-analyze", "security", "--no-pager", "--offline=true", str(SERVICE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (level,) = re.findall(r"Overall exposure level for parties\.service: ([0-9.]+)", done.stdout)
     assert float(level) <= MOST_EXPOSED
