@@ -18,13 +18,11 @@ from parties.in_force import Wanted
 from parties.journal import JournalError
 from parties.knob import VANISHED, ChangesMore, Effect, Knob, KnobKinds, KnobRef, KnobWrite, slow_kinds
 from parties.model import NS_PER_S, Holder, MoveStatus
-from parties.release import Releases, Restorable
-from parties.restore import Restored
 from parties.settings import ForeignSettings
 from parties.slow_writer import SlowResult
 
 
-class WriteAhead(Restorable, Protocol):
+class WriteAhead(Protocol):
     """What the enforcer needs of the journal; every method raises JournalError."""
 
     def __contains__(self, ref: KnobRef) -> bool:
@@ -155,8 +153,6 @@ class Enforcer:
         self._always_slow = slow_kinds(kinds)
         self._slow_kinds = set(self._always_slow)
         self._kinds = kinds
-        self._releases = Releases(journal, slow_writer.submit, self._slow_kinds)
-        self._leaving: set[Holder] = set()
         self._next_ticket = 1
         self.changes = 0
 
@@ -213,26 +209,13 @@ class Enforcer:
         """Go on with what was pending: the plans that ended since the last call, by ticket. Retries failed roll-backs."""
         ended: list[tuple[int, Outcome]] = []
         for result in self._slow_writer.poll(now_ns):
-            if self._releases.take(result):
-                continue
             run = self._awaited.pop(result.ticket)
             self._take_result(run, result, now_ns)
             ended += self._report(run, now_ns)
         for run in [run for run in self._runs.values() if run.due_ns is not None and run.due_ns <= now_ns]:
             run.due_ns = None
             ended += self._report(run, now_ns)
-        if self._leaving:
-            self._let_go(now_ns)
         return ended
-
-    def release(self, holder: Holder, now_ns: int) -> None:
-        """Stop managing the knobs of a holder that leaves, and put them back as they were: at once, or as soon as ``poll`` can."""
-        self._leaving.add(holder)
-        self._let_go(now_ns)
-
-    def released(self) -> list[Restored]:
-        """What became of the knobs of holders that left, since the last call."""
-        return self._releases.ended()
 
     def drift(self, now_ns: int) -> list[Drift]:
         """Read every knob under management and apply the rule for foreign writers; the events since the last call."""
@@ -250,27 +233,13 @@ class Enforcer:
         self.changes += bool(events)
         return events
 
-    def _let_go(self, now_ns: int) -> None:
-        """Release what belongs to those who leave, as far as no plan has it under way."""
-        under_way = self._under_way()
-        for ref, state in [(ref, state) for ref, state in self._table.items() if state.holder in self._leaving]:
-            if ref not in under_way:
-                del self._table[ref]
-                self._refusals.pop(ref, None)
-                self._releases.begin(state.knob, now_ns)
-        self._leaving &= {state.holder for state in self._table.values()}
-        self.changes += 1
-
     def _under_way(self) -> set[KnobRef]:
         return {ref for run in self._runs.values() for ref in run.refs}
 
     def _obstacle(self, writes: Sequence[KnobWrite], now_ns: int) -> str:
         """Why the plan cannot even be begun; empty if it can."""
-        returning = self._releases.refs
         for write in writes:
             ref = write.knob.ref
-            if ref in returning or write.holder in self._leaving:
-                return f"{ref}: being put back to what it was before, as {write.holder} has left"
             for run in self._runs.values():
                 if ref in run.refs:
                     under_way = "uncertain, its roll-back is being retried" if run.wait_ns else "being written"

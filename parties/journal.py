@@ -10,7 +10,7 @@ that was cut short belongs to a knob that never was. A later entry of a knob sup
 Values of the kernel do not outlive a boot, so the header says which boot they are of. Each run that begins or goes on with the
 journal says what its exit policy is, so that nobody needs its configuration to carry it out.
 
-Version 1 had no topology, no exit policy and no "restored"; it is still read, and rewritten before a run goes on with it.
+Version 1 had no topology and no exit policy; it is still read, and rewritten before a run goes on with it.
 """
 
 from __future__ import annotations
@@ -146,8 +146,6 @@ def _take_in(contents: JournalContents, body: dict[str, object], number: int, pa
         case "yielded":
             ref = _ref(body)
             contents.entries[ref] = JournalEntry(ref, contents.entries[ref].old, yielded=True)
-        case "restored":
-            contents.entries.pop(_ref(body), None)
         case "resumed":
             contents.topology, contents.exit = str(body.get("topology", "")), _exit(body)
         case other:
@@ -230,10 +228,6 @@ def _yielded_body(ref: KnobRef) -> dict[str, object]:
     return {"record": "yielded", "kind": ref.kind, "address": list(ref.address)}
 
 
-def _restored_body(ref: KnobRef) -> dict[str, object]:
-    return {"record": "restored", "kind": ref.kind, "address": list(ref.address)}
-
-
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -310,10 +304,6 @@ class Journal:
         entry = self._known.get(ref)
         return entry is not None and not entry.yielded
 
-    def entry(self, ref: KnobRef) -> JournalEntry | None:
-        """What the knob was before it was first written, None if it is not journalled."""
-        return self._known.get(ref)
-
     def save(self, entries: Iterable[tuple[KnobRef, str | None]]) -> None:
         """Put knobs' values on disk, all in one fsync; what is there already (see ``in``) is left out.
 
@@ -331,13 +321,6 @@ class Journal:
         if entry is not None and not entry.yielded:
             self._append([_yielded_body(ref)])
             self._known[ref] = JournalEntry(ref, entry.old, yielded=True)
-
-    def mark_restored(self, refs: Iterable[KnobRef]) -> None:
-        """Forget knobs that are as they were: written again, they are journalled again. Raises JournalError."""
-        known = [ref for ref in refs if ref in self._known]
-        self._append([_restored_body(ref) for ref in known])
-        for ref in known:
-            del self._known[ref]
 
     def close(self) -> None:
         """Give the descriptor up. The file stays until all of it is restored."""

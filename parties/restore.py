@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parties.journal import (
-    Journal,
     JournalContents,
     JournalEntry,
     JournalError,
@@ -92,7 +91,6 @@ def restore(  # noqa: PLR0913 (each says another way in which a restore can be l
     dry_run: bool = False,
     at_exit: bool = False,
     only: Callable[[KnobRef], bool] | None = None,
-    live: Journal | None = None,
     topology: str = "",
     proc: Path = Path("/proc"),
 ) -> RestoreReport:
@@ -105,8 +103,8 @@ def restore(  # noqa: PLR0913 (each says another way in which a restore can be l
     daemon is at work meanwhile.
 
     ``at_exit`` carries out the exit policy that the journal recorded, instead of bringing back everything; ``only`` leaves all
-    other entries as they are; ``live`` is the journal of the daemon itself, where it restores some values and runs on with it;
-    ``topology`` is this machine's fingerprint, "" if not known; ``dry_run`` only reads.
+    other entries as they are, and is for a time when no ``Journal`` is open, as the file is replaced; ``topology`` is this machine's
+    fingerprint, "" if not known; ``dry_run`` only reads.
 
     Raises JournalError if the journal cannot be read, is of another version, or cannot be rewritten. No journal: an empty report.
     """
@@ -121,23 +119,9 @@ def restore(  # noqa: PLR0913 (each says another way in which a restore can be l
     if changed:
         fates = {ref: _on_changed_machine(fate) for ref, fate in fates.items()}
     set_aside = None
-    if live is not None:
-        live.mark_restored([] if dry_run else [ref for ref, restored in fates.items() if restored.fate not in _KEPT])
-    elif not dry_run:
+    if not dry_run:
         set_aside = _tidy(journal, contents, fates, _header_to_keep(contents, fates, kinds, this_boot, topology))
     return RestoreReport(journal, tuple(fates.values()), tuple(contents.corrupt), set_aside, dry_run, changed)
-
-
-def restore_one(entry: JournalEntry, knob: Knob, *, dry_run: bool = False) -> Restored:
-    """Bring one value back and read it back."""
-    return _carry_out(_Job(entry, knob, entry.old, Fate.RESTORED, Fate.UNCHANGED), dry_run=dry_run)
-
-
-def judged(entry: JournalEntry, knob: Knob, found: str | None, error: OSError | None) -> Restored:
-    """What became of a value that another process brought back and read back."""
-    if error is not None:
-        return _trouble(entry, error)
-    return _compared(_Job(entry, knob, entry.old, Fate.RESTORED, Fate.UNCHANGED), found, "")
 
 
 @dataclass(frozen=True, slots=True)

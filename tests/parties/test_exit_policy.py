@@ -154,17 +154,6 @@ def test_only_some(undo_kit: ModuleType, tmp_path: Path) -> None:
     assert board.values == {**BEFORE, "c": "9"}
 
 
-def test_only_some_beside_the_journal_in_use(undo_kit: ModuleType, tmp_path: Path) -> None:
-    """A daemon that puts some values back and runs on keeps its journal; what it writes afterwards is not lost."""
-    board, path = ended(undo_kit, tmp_path, ExitPolicy.RESTORE)
-    live = Journal(tmp_path, started_unix_ns=2)
-    restore(path, kinds(board), only=lambda ref: ref.address == ("a",), live=live)
-    assert KnobRef("board", ("a",)) not in live
-    live.save([(KnobRef("board", ("a",)), "4"), (KnobRef("board", ("d",)), "5")])
-    live.close()
-    assert {ref.address[0]: entry.old for ref, entry in read_journal(path).entries.items()} == {**BEFORE, "a": "4", "d": "5"}
-
-
 # Boots, topologies, versions
 
 
