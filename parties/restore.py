@@ -102,9 +102,9 @@ def restore(  # noqa: PLR0913 (each says another way in which a restore can be l
     What failed stays in the journal; when nothing is left the journal is removed. The caller holds the ``RuntimeLock``, so that no
     daemon is at work meanwhile.
 
-    ``at_exit`` carries out the exit policy that the journal recorded, instead of bringing back everything; ``only`` leaves all
-    other entries as they are, and is for a time when no ``Journal`` is open, as the file is replaced; ``topology`` is this machine's
-    fingerprint, "" if not known; ``dry_run`` only reads.
+    ``at_exit`` carries out the exit policy that the journal recorded, instead of bringing back everything. ``only`` leaves all
+    other entries as they are; no ``Journal`` may be open then, as the file is replaced. ``topology`` is this machine's fingerprint,
+    "" if not known. ``dry_run`` only reads.
 
     Raises JournalError if the journal cannot be read, is of another version, or cannot be rewritten. No journal: an empty report.
     """
