@@ -338,7 +338,8 @@ class Host:
         if self.earlier is None:
             self._put_back(lambda ref: ref not in kept)
             return
-        self._put_back(Leavers(self.earlier, members_of(self._settings), kept, frozenset(self._actuators), KINDS))
+        partitioned = frozenset(pool.resource for pool in self._first.amounts) if self._first is not None else frozenset()
+        self._put_back(Leavers(self.earlier, members_of(self._settings), kept, partitioned, KINDS))
 
     def _put_back(self, only: Callable[[KnobRef], bool]) -> None:
         restored = len(self._told(restore(self._state / JOURNAL_NAME, KINDS, only=only)).of(Fate.RESTORED))

@@ -170,13 +170,13 @@ class Leavers:
     """Tells which journalled knobs are to be put back when a daemon goes on with other settings.
 
     ``kept`` are the knobs that the start writes; of the others those go back whose holder left or moved to other groups, whose
-    resource is not managed any more, or of which nobody knows whose they were.
+    resource is not ``partitioned`` any more, or of which nobody knows whose they were.
     """
 
     earlier: Earlier
     members: Mapping[Holder, tuple[str, ...]]
     kept: frozenset[KnobRef]
-    managed: frozenset[Resource]
+    partitioned: frozenset[Resource]
     kinds: KnobKinds
 
     def __call__(self, ref: KnobRef) -> bool:
@@ -187,7 +187,7 @@ class Leavers:
         if wanted is None:
             return ref not in self.earlier.in_force.yielded
         kind = self.kinds.get(ref.kind)
-        if kind is not None and kind.resource is not None and kind.resource not in self.managed:
+        if kind is not None and kind.resource is not None and kind.resource not in self.partitioned:
             return True
         return self.earlier.left.members.get(wanted.holder) != self.members.get(wanted.holder)
 

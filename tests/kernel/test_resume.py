@@ -159,6 +159,21 @@ def test_a_resource_that_is_not_managed_any_more_is_put_back(site: Site, feeder:
     assert site.values() == before
 
 
+@pytest.mark.parametrize(("policy", "names"), [("unmanaged", set()), ("idle-only", {"cpu.idle", "cpu.shares"})])
+def test_a_policy_that_partitions_nothing_leaves_nothing_in_force(
+    site: Site, feeder: MakeFeeder, policy: str, names: set[str]
+) -> None:
+    """Going on with it brings back every limit at once, but for what it wants itself."""
+    before = site.values()
+    left_by(site.settings, feeder)
+    with Daemon(replace(site.settings, policy=policy)) as daemon:
+        daemon.started().tick()
+        changed = {Path(name).name for name, value in site.values().items() if value != before[name]}
+        assert changed <= names
+        daemon.stop()
+    assert site.values() == before
+
+
 def test_a_pool_with_other_steps_starts_afresh(site: Site, feeder: MakeFeeder) -> None:
     """Amounts that are no steps any more cannot be gone on with: a fair split of that pool, straight from what was in force."""
     left_by(site.settings, feeder)
