@@ -89,6 +89,11 @@ class Stage:
             self.placement = placement
         return outcome.status, outcome.detail
 
+    def look(self) -> None:
+        """What upkeep does every few seconds."""
+        (task,) = self.actuator.upkeep()
+        KINDS[task.ref.kind].make(task.ref.address).write(LOOK)
+
     def groups(self) -> dict[str, tuple[str, list[int]]]:
         """Masks and CPUs of every class, as the emulated kernel has them."""
         state = self.resctrl.order("get_state")
@@ -128,8 +133,7 @@ def test_a_foreign_change_is_noticed(stage: Stage) -> None:
     number = stage.actuator._classes["b"]
     (stage.resctrl.path / f"COS{number}/schemata").write_text("L3:1=1\n")
     assert stage.enforcer.drift(time.monotonic_ns()) == []
-    (task,) = stage.actuator.upkeep()
-    KINDS[task.ref.kind].make(task.ref.address).write(LOOK)
+    stage.look()
     (event,) = stage.enforcer.drift(time.monotonic_ns())
     assert event.ref.address[-2:] == ("1", str(number))
 
@@ -146,6 +150,22 @@ def test_whatever_the_kernel_refuses_is_rolled_back(stage: Stage, number: int) -
         assert status is MoveStatus.REFUSED, pattern
         assert "exit code 1" in detail
         assert stage.groups() == before
+
+
+@pytest.mark.slow
+def test_a_hanging_pqos_is_killed_and_rolled_back(stage: Stage) -> None:
+    """The kernel does not come back: pqos is given up after its limit, the move refused. Should the write still happen, it is seen."""
+    stage.go(FAIR)
+    before = stage.groups()
+    stage.resctrl.hang("/COS*/schemata")
+    status, detail = stage.go(MOVED)
+    assert (status, "no end after" in detail) == (MoveStatus.REFUSED, True)
+    assert stage.groups() == before
+    stage.resctrl.release()
+    while stage.groups() == before:
+        time.sleep(0.01)
+    stage.look()
+    assert [event.ref.kind for event in stage.enforcer.drift(time.monotonic_ns())] == ["pqos.mask"]
 
 
 def test_a_mask_that_the_kernel_narrows_is_refused(stage: Stage) -> None:
