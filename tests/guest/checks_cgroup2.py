@@ -142,6 +142,9 @@ def check_cpus_are_pinned_and_change_live(base: str) -> None:
         above.cpus.write("2")
         assert group.cpus.read() == "1-2 in force: 2"
         assert group.cpus_in_force() == "2"
+        group.cpus.restore("inherited")  # which the kernel does not let be empty under a process
+        assert group.cpus.same("inherited", group.cpus.read())
+        assert _field(burner.pid, "Cpus_allowed_list") == "2"
 
 
 def check_bandwidth_is_enforced(base: str) -> Mapping[str, float]:

@@ -48,6 +48,18 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path, user_id=0)
 
 
+@pytest.fixture
+def v2_machine(machine: Machine) -> Machine:
+    """The same with control groups v2 alone, systemd, and one group, /web, that has every controller."""
+    (machine.root / "proc/self/mountinfo").write_text("1 1 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    (machine.root / "run/systemd/system").mkdir(parents=True)
+    tree = machine.root / "sys/fs/cgroup"
+    (tree / "web").mkdir()
+    for name in ("cgroup.controllers", "cgroup.subtree_control"):
+        (tree / name).write_text("cpuset cpu io memory pids\n")
+    return machine
+
+
 def found(machine: Machine, text: str) -> str:
     """The problems of a text on that machine, without the machine's own root in them."""
     return "\n".join(str(problem) for problem in check_machine(parse(text), machine)).replace(str(machine.root), "")
@@ -174,3 +186,53 @@ def test_a_unit_and_a_container_that_are_not_there_are_told_with_what_to_do(mach
         'line 12, service[0].unit (web): there is no unit "bd.service"; did you mean "db.service"?',
         'line 13, service[0].container (web): there is no container "docker:web"; see docker ps -a',
     ]
+
+
+def test_a_fitting_v2_machine_has_no_problem(v2_machine: Machine) -> None:
+    """The same file fits both versions."""
+    assert found(v2_machine, TEXT) == ""
+
+
+def test_a_missing_v2_group_is_one_directory(v2_machine: Machine) -> None:
+    """There is one tree, so there is one to make."""
+    assert found(v2_machine, TEXT.replace('"/web"', '"/web/nginx"')) == (
+        'line 12, service[0].cgroup (web): control group "/web/nginx" does not exist; start what makes it, or make it: '
+        "mkdir -p /sys/fs/cgroup/web/nginx"
+    )
+
+
+def test_a_controller_that_systemd_does_not_pass_on_is_a_warning(v2_machine: Machine) -> None:
+    """With the file, whose it is, and what to do; on a machine without systemd the daemon enables it by itself."""
+    (v2_machine.root / "sys/fs/cgroup/cgroup.subtree_control").write_text("cpu memory pids\n")
+    (problem,) = check_machine(parse(TEXT), v2_machine)
+    assert problem.warning
+    assert "/web has no cpuset controller: " in str(problem)
+    assert "cgroup.subtree_control does not name it, and that part of the tree is systemd's; set Delegate=cpuset" in str(problem)
+    (v2_machine.root / "run/systemd/system").rmdir()
+    assert not check_machine(parse(TEXT), v2_machine)
+
+
+def test_a_controller_that_the_v2_kernel_lacks_is_a_warning(v2_machine: Machine) -> None:
+    """Memory is often switched off on the kernel's command line."""
+    (v2_machine.root / "sys/fs/cgroup/cgroup.controllers").write_text("cpuset cpu\n")
+    (problem,) = check_machine(parse(TEXT), v2_machine)
+    assert problem.warning
+    assert str(problem).startswith(
+        "warning, line 7, node.memory: memory will not be managed: no control-group controller memory in "
+    )
+    assert "switched off by cgroup_disable=" in str(problem)
+
+
+def test_a_hybrid_machine_needs_the_group_in_both(machine: Machine) -> None:
+    """The CPU set in v1, memory in v2: each where it is, each named where the group is missing."""
+    (machine.root / "proc/self/mountinfo").write_text(
+        "1 1 0:1 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n2 1 0:2 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+    )
+    tree = machine.root / "sys/fs/cgroup/unified"
+    (tree / "web").mkdir(parents=True)
+    for name in ("cgroup.controllers", "cgroup.subtree_control"):
+        (tree / name).write_text("memory\n")
+    assert found(machine, TEXT) == ""
+    (tree / "web").rmdir()
+    (machine.root / "sys/fs/cgroup/cpuset/web").rmdir()
+    assert "mkdir -p /sys/fs/cgroup/cpuset/web /sys/fs/cgroup/unified/web" in found(machine, TEXT)
