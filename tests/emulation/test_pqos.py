@@ -154,7 +154,7 @@ def test_whatever_the_kernel_refuses_is_rolled_back(stage: Stage, number: int) -
 
 @pytest.mark.slow
 def test_a_hanging_pqos_is_killed_and_rolled_back(stage: Stage) -> None:
-    """The kernel does not come back: pqos is given up after its limit, the move refused. Should the write still happen, it is seen."""
+    """The kernel does not come back: pqos is given up after its limit, the move refused. A write that still happens is noticed."""
     stage.go(FAIR)
     before = stage.groups()
     stage.resctrl.hang("/COS*/schemata")
