@@ -6,6 +6,7 @@ the mounts.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +28,8 @@ set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs /run/lock
 if [ -n "$1" ]; then
-    mkdir -p "$3/cgroup"
+    mount -t tmpfs tmpfs "$3"
+    mkdir "$3/cgroup"
     mount --rbind /sys/fs/cgroup "$3/cgroup"
     mount -t tmpfs tmpfs /sys/fs
     mkdir /sys/fs/cgroup /sys/fs/resctrl
@@ -55,7 +57,7 @@ class Overlay:
 
     def run(self, *command: str, limit_s: float = _LIMIT_S) -> subprocess.CompletedProcess[str]:
         """Run a command there and wait for it. Raises subprocess.TimeoutExpired."""
-        with tempfile.TemporaryDirectory(prefix="parties-overlay-") as scratch:
+        with _scratch() as scratch:
             script = f'{_MOUNTS}\nshift 3\nexec "$@"'
             arguments = ["unshare", "--mount", "sh", "-c", script, "sh", *self._places(scratch), *command]
             return subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=limit_s)
@@ -64,7 +66,8 @@ class Overlay:
         """An executable file that runs a command there with whatever arguments it is given, for programs that start it."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "mounts").write_text(f'{_MOUNTS}\nshift 3\nexec "$@"')
-        places = " ".join(f"'{place}'" for place in self._places(str(directory)))
+        (directory / "scratch").mkdir()
+        places = " ".join(f"'{place}'" for place in self._places(str(directory / "scratch")))
         file = directory / command
         file.write_text(f"#!/bin/sh\nexec unshare --mount sh '{directory / 'mounts'}' {places} {command} \"$@\"\n")
         file.chmod(0o755)
@@ -73,14 +76,15 @@ class Overlay:
     def call(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function in a forked process there; its result comes back pickled. Raises CallError if it raises."""
         reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            self._child(writing, function, arguments)
-        os.close(writing)
-        with open(reading, "rb") as pipe:  # noqa: PTH123 (a descriptor)
-            data = pipe.read()
-        os.waitpid(child, 0)
+        with _scratch() as scratch:
+            child = os.fork()
+            if child == 0:
+                os.close(reading)
+                self._child(writing, scratch, function, arguments)
+            os.close(writing)
+            with open(reading, "rb") as pipe:  # noqa: PTH123 (a descriptor)
+                data = pipe.read()
+            os.waitpid(child, 0)
         if not data:
             raise CallError("the process ended without a result")
         good, result = pickle.loads(data)  # noqa: S301 (our own process wrote it)
@@ -92,18 +96,29 @@ class Overlay:
     def _places(self, scratch: str) -> list[str]:
         return [str(self.resctrl or ""), str(self.cpu or ""), scratch]
 
-    def _child(self, writing: int, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+    def _child(self, writing: int, scratch: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
         """Never returns: the test runner must not go on in this process."""
         try:
             if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
                 raise OSError(ctypes.get_errno(), "unshare")  # noqa: TRY301 (reported as any other)
-            with tempfile.TemporaryDirectory(prefix="parties-overlay-") as scratch:
-                subprocess.run(["sh", "-c", _MOUNTS, "sh", *self._places(scratch)], check=True)
-                answer = (True, function(*arguments))
-                subprocess.run(["umount", "-R", "-l", f"{scratch}/cgroup"], check=False, stderr=subprocess.DEVNULL)
+            subprocess.run(["sh", "-c", _MOUNTS, "sh", *self._places(scratch)], check=True)
+            answer = (True, function(*arguments))
         except BaseException:  # noqa: BLE001 - reported to the test
             answer = (False, traceback.format_exc())
         with open(writing, "wb") as pipe:
             pipe.write(pickle.dumps(answer))
         sys.stdout.flush()
         os._exit(0)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """A directory to mount things in.
+
+    Outside of the namespace it stays empty, and nowhere is it emptied by force: inside, the machine's control groups are below it.
+    """
+    directory = tempfile.mkdtemp(prefix="parties-overlay-")
+    try:
+        yield directory
+    finally:
+        os.rmdir(directory)  # noqa: PTH106 (only if it is empty)

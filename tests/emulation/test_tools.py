@@ -1,4 +1,6 @@
+import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -89,6 +91,26 @@ def test_a_function_sees_the_overlay(machine: Machine) -> None:
 def _look() -> tuple[list[str], list[str], bool]:
     listed = "nodev\tresctrl\n" in Path("/proc/filesystems").read_text()
     return sorted(os.listdir("/sys/fs/resctrl")), sorted(os.listdir("/sys/fs/cgroup")), listed  # noqa: PTH208 (names)
+
+
+@pytest.mark.parametrize("divisor", [1, 0])
+def test_nothing_of_an_overlay_stays(machine: Machine, divisor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a function returns or raises, no scratch directory is left, and the control groups that were bound are untouched."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    before = _modes()
+    with contextlib.suppress(CallError):
+        machine.overlay.call(divmod, 1, divisor)
+    machine.overlay.run("true")
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert _modes() == before
+
+
+def _modes() -> dict[str, int]:
+    """The permissions of the control-group hierarchies and their own files."""
+    return {str(path): path.stat().st_mode for path in Path("/sys/fs/cgroup").glob("*/*") if not path.is_dir()} | {
+        str(path): path.stat().st_mode for path in Path("/sys/fs/cgroup").iterdir()
+    }
 
 
 def test_what_a_function_raises_is_told(machine: Machine) -> None:
