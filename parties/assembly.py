@@ -1,7 +1,7 @@
 """Assembly: the host platform made of its parts, from settings.
 
 The one place that knows every monitor and actuator by name. A new resource is one file in ``actuators`` and one entry in
-``_actuators``; a new source of latency feeds the histogram socket from a process of its own and needs nothing here.
+``parties.makers``; a new source of latency feeds the histogram socket from a process of its own and needs nothing here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from actuators.cache.actuator import cache_actuator
 from actuators.cache.resctrl_actuator import ResctrlActuator
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.layer import find_layer
 from actuators.cgroup.naming import resolve
-from actuators.cores import cores_actuator, divides
 from actuators.disk import DiskActuator
-from actuators.frequency.actuator import FrequencyActuator, frequency_actuator
+from actuators.frequency.actuator import FrequencyActuator
 from actuators.holders import ManagedGroups
-from actuators.memory import MemoryActuator
 from actuators.network.actuator import NetworkActuator
 from actuators.registry import KINDS
 from actuators.systemd.layer import SystemdLayer
@@ -42,6 +39,7 @@ from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
 from parties.journal import JOURNAL_NAME, Journal, boot_id, read_journal
 from parties.knob import KnobRef
+from parties.makers import Parts, make_actuators
 from parties.model import BEST_EFFORT, NS_PER_S, Domain, Node, Partition, QosTarget, Resource, Service
 from parties.placement import Placement
 from parties.restore import Fate, RestoreReport, restore
@@ -143,7 +141,9 @@ class Host:
             raise SetupError("; ".join(str(problem) for problem in names.problems))
         for warning in self._layer.warnings() if isinstance(self._layer, SystemdLayer) else ():
             self._events("warning", warning)
-        self._all_actuators = _actuators(settings, self._layer, self._managed, topology, domains, found=self._found_before())
+        self._all_actuators = make_actuators(
+            Parts(settings, self._layer, self._managed, topology, domains, found=self._found_before())
+        )
         for actuator in self._all_actuators.values():
             self._resources.callback(actuator.close)
         self.node, self.notices = _node(settings.node.name, domains, self._all_actuators)
@@ -361,41 +361,6 @@ class Host:
     def _closed_last(self, part: _PartT) -> _PartT:
         self._resources.callback(part.close)
         return part
-
-
-def _actuators(  # noqa: PLR0913 (what actuators are made from)
-    settings: ControlSettings,
-    layer: GroupLayer,
-    managed: ManagedGroups,
-    topology: Topology,
-    domains: tuple[Domain, ...],
-    *,
-    found: Mapping[KnobRef, str],
-) -> dict[Resource, Actuator]:
-    """The actuator of each resource that is configured, or that at least can say why it is not managed."""
-    node = settings.node
-    actuators: dict[Resource, Actuator] = {}
-    homes = {service.name: service.home for service in settings.services}
-    whole_cores = node.cores is not None and not divides(node.cores, managed, domains, homes)
-    if node.cache is not None:
-        runtime = Path(settings.runtime_directory)
-        actuators[Resource.CACHE] = cache_actuator(
-            node.cache, domains, layer=layer, managed=managed, homes=homes, divides_cores=not whole_cores, runtime=runtime
-        )
-    if node.cores is not None:
-        actuators[Resource.CORES] = cores_actuator(layer, managed, node.cores, domains, mems=topology.mems(domains), homes=homes)
-    if node.frequency is not None:
-        actuators[Resource.FREQUENCY] = frequency_actuator(node.frequency, domains, whole_cores=whole_cores, found=found)
-    if node.memory is not None:
-        machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        actuators[Resource.MEMORY] = MemoryActuator(layer, managed, node.memory, domains, machine_bytes=machine_bytes)
-    if node.disk is not None:
-        actuators[Resource.DISK] = DiskActuator(layer, managed, node.disk)
-    if node.network is not None:
-        actuators[Resource.NETWORK] = NetworkActuator(
-            node.network, settings.services, settings.best_effort, v2_root=layer.hierarchies.v2
-        )
-    return actuators
 
 
 def _node(name: str, domains: tuple[Domain, ...], actuators: Mapping[Resource, Actuator]) -> tuple[Node, tuple[str, ...]]:
