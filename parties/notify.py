@@ -2,8 +2,9 @@
 
 One datagram of lines on the socket that ``NOTIFY_SOCKET`` names, an abstract one too; without it everything here does nothing. The
 control process says that it is ready and, from its tick, that it is alive: one that hangs is ended by the watchdog, and its values
-are put back. It is not the main process, so that the unit needs ``NotifyAccess=all``. A notification that cannot be sent is lost:
-nothing here blocks or raises.
+are put back. It is not the main process, so that the unit needs ``NotifyAccess=all``. Nothing here raises. Signs of life and the
+status never wait either, and one that cannot be sent is lost; for the others a busy service manager is waited for, a second at
+most, and never from the tick.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from parties.record import Timing
 
 _NS_PER_US = 1000
 STATUS_EVERY_NS = NS_PER_S
+PATIENCE_S = 1.0
 
 
 class Notifier:
@@ -39,15 +41,15 @@ class Notifier:
 
     def ready(self) -> None:
         """What was started, or reloaded, is in force."""
-        self._send("READY=1")
+        self._send("READY=1", patience_s=PATIENCE_S)
 
     def reloading(self, now_ns: int) -> None:
         """The configuration is being changed; ``now_ns`` is CLOCK_MONOTONIC. ``ready`` ends it."""
-        self._send("RELOADING=1", f"MONOTONIC_USEC={now_ns // _NS_PER_US}")
+        self._send("RELOADING=1", f"MONOTONIC_USEC={now_ns // _NS_PER_US}", patience_s=PATIENCE_S)
 
     def stopping(self) -> None:
         """The end has begun."""
-        self._send("STOPPING=1")
+        self._send("STOPPING=1", patience_s=PATIENCE_S)
 
     def status(self, text: str) -> None:
         """One line for ``systemctl status``."""
@@ -59,15 +61,12 @@ class Notifier:
             self._alive_ns = now_ns
             self._send("WATCHDOG=1")
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str, patience_s: float = 0.0) -> None:
         if not self._address:
             return
-        with contextlib.suppress(OSError), _datagrams() as link:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as link:
+            link.settimeout(patience_s)
             link.sendto("\n".join(lines).encode(), self._address)
-
-
-def _datagrams() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
 
 class Heartbeat:

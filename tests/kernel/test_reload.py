@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -87,32 +89,40 @@ class Run:
 
 
 class Manager:
-    """A service manager's ear."""
+    """A service manager's ear: a thread reads all the time, as the queue of such a socket is short."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
         self.variables = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._path = path
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def heard(self, wait_s: float) -> list[str]:
         """What was said, until nothing was for so long."""
-        self._socket.settimeout(wait_s)
         messages: list[str] = []
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(queue.Empty):
             while len(messages) < 1000:
-                messages.append(self._socket.recv(4096).decode())
+                messages.append(self._queue.get(timeout=wait_s))
         return messages
 
     def until(self, words: str) -> list[str]:
         """What was said until something with these words was."""
-        self._socket.settimeout(LIMIT_S)
         messages = [""]
         while words not in messages[-1]:
-            messages.append(self._socket.recv(4096).decode())
+            messages.append(self._queue.get(timeout=LIMIT_S))
         return messages[1:]
 
     def close(self) -> None:
+        self._socket.sendto(b"", str(self._path))
+        self._thread.join()
         self._socket.close()
+
+    def _read(self) -> None:
+        while data := self._socket.recv(4096):
+            self._queue.put(data.decode())
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,20 @@ def test_an_abstract_socket_is_reached() -> None:
         manager.bind("")  # the kernel chooses an abstract name
         notifier(manager).ready()
         assert heard(manager) == ["READY=1"]
+
+
+def test_a_busy_service_manager_is_waited_for_where_it_matters(manager: socket.socket) -> None:
+    """With its queue full a sign of life is lost at once, and "ready" arrives as soon as there is room again."""
+    told = notifier(manager, WATCHDOG_USEC="1000")
+    for number in range(10_000):
+        told.alive(number * MS)
+    reader = threading.Timer(0.05, lambda: manager.recv(4096))
+    reader.start()
+    told.ready()
+    reader.join()
+    messages = heard(manager)
+    assert messages[-1] == "READY=1"
+    assert len(messages) < 9_999
 
 
 @pytest.mark.parametrize("variables", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/no/such/socket", "WATCHDOG_USEC": "1000"}])
