@@ -9,6 +9,7 @@ from pathlib import Path
 
 from actuators.cgroup.group import DEFAULT_PERIOD_US, CpuBandwidth
 from actuators.cgroup.v2_files import ControllerFile
+from actuators.cgroup.v2_knobs import ListKnob
 from actuators.systemd.bus import Property, SystemdBus
 from parties.knob import KnobError
 from parties.units import parse_cpu_list
@@ -63,15 +64,15 @@ class PropertyFile(ControllerFile):
 class ListFile(PropertyFile):
     """cpuset.cpus or cpuset.mems.
 
-    systemd (252) forgets an emptied list but writes nothing, so that the kernel would keep the old one: what it leaves is emptied
-    here.
+    systemd (252) forgets an emptied list, but while another unit keeps the controller enabled the kernel has the old one still:
+    that is done away with here.
     """
 
     def write(self, text: str, cause: str = "") -> None:
         """Set the list, or none."""
         super().write(text, cause)
-        if not text and (self.read_if_enabled() or "").strip():
-            ControllerFile(self.path.parent, self.path.name).write("")
+        if not text:
+            ListKnob(self.path).restore(None)
 
 
 def cpu_list(name: str) -> Translate:

@@ -191,6 +191,13 @@ def test_a_containerd_task_is_found(tree: Tree, name: str, cgroups_path: str, pa
     assert tree.paths(containers=(f"containerd:{name}",)) == (path,)
 
 
+def test_the_beginning_of_a_chosen_name_is_no_name(tree: Tree) -> None:
+    """Identifiers that were drawn may be shortened, names that somebody chose may not."""
+    tree.file("run/containerd/io.containerd.runtime.v2.task/default/webserver-2/config.json", {"linux": {"cgroupsPath": "/w"}})
+    tree.group("/w")
+    assert "there is no container" in tree.problem(containers=("containerd:webserver",))
+
+
 @pytest.mark.parametrize("path", ["/lxc.payload.web", "/lxc/web"])
 def test_an_lxc_container_is_found(tree: Tree, path: str) -> None:
     """Also where no file speaks of it, as LXD and Incus keep a database."""

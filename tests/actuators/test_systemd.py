@@ -19,8 +19,10 @@ from fake_systemd import CPU, CPUSET, IO, MEMORY, UNSET, FakeSystemd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actuators.cgroup.files import KeptFile
 from actuators.cgroup.group import Direction
 from actuators.cgroup.layer import find_layer
+from actuators.cgroup.v2_knobs import INHERITED
 from actuators.systemd.bus import SystemdBus
 from actuators.systemd.drop_ins import DropInKnob, ReloadKnob
 from actuators.systemd.knobs import knob_kinds
@@ -189,7 +191,25 @@ def test_what_systemd_forgets_without_writing_is_emptied(rig: Rig) -> None:
     rig.done((web.cpus, "1-2"), (job.cpus, "3"))
     web.cpus.restore(None)
     assert (rig.text("cpuset.cpus"), rig.text("cpuset.cpus", JOB)) == ("", "3")
-    assert web.cpus.read() is None
+    assert web.cpus.read() == INHERITED
+
+
+def test_what_the_kernel_does_not_empty_becomes_all_there_is(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under processes a CPU list cannot be emptied (ENOSPC): the unit gets all that its slice has, and no property says so."""
+    web, job = rig.layer.group(WEB), rig.layer.group(JOB)
+    (rig.systemd.tree / "system.slice/cpuset.cpus.effective").write_text("0-3\n")
+    rig.done((web.cpus, "1-2"), (job.cpus, "3"))
+    write = KeptFile._write_all
+
+    def refuse(file: KeptFile, fd: int, data: bytes) -> None:
+        if data == b"\n" and file.path.name == "cpuset.cpus":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, fd, data)
+
+    monkeypatch.setattr(KeptFile, "_write_all", refuse)
+    web.cpus.restore(None)
+    assert rig.text("cpuset.cpus") == "0-3"
+    assert rig.systemd.context["web.service"]["AllowedCPUs"] == b""
 
 
 def test_a_unit_that_does_not_run_gets_no_property(rig: Rig) -> None:
@@ -244,7 +264,7 @@ def test_every_refusal_is_rolled_back_and_undone(root: Path) -> None:
             assert status is MoveStatus.REFUSED
             assert os.strerror(number) in detail
             assert not rig.enforcer.uncertain
-            assert rig.layer.group(WEB).cpus.read() is None
+            assert rig.layer.group(WEB).cpus.read() == INHERITED
             assert rig.layer.group(WEB).memory_limit.read() is None
             assert rig.restore().complete
             assert fake.snapshot() == before
