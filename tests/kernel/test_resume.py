@@ -194,6 +194,21 @@ def test_what_was_left_for_nobody_is_put_back_by_a_restore(site: Site, feeder: M
     assert site.values() == before
 
 
+def test_what_cannot_be_left_is_put_back(site: Site) -> None:
+    """The mark cannot be written: the operator is told, and the end is an ordinary one."""
+    before = site.values()
+    with Daemon(site.settings) as daemon:
+        daemon.started().tick()
+        (runtime(site.settings) / f"{RESUME_NAME}.new").mkdir()
+        daemon.process.send_signal(signal.SIGUSR1)
+        assert "nothing can be left in force, everything is put back" in daemon.event("Is a directory")
+        report = daemon.until(lambda message: message["type"] == "stopped")["report"]
+        assert report["left_in_force"] is False
+        assert daemon.process.wait(timeout=20) == 0
+    assert site.values() == before
+    assert not daemon.journal.exists()
+
+
 @pytest.mark.parametrize("damage", ["{", '{"version":99}'])
 def test_a_damaged_mark_means_a_fresh_start(site: Site, feeder: MakeFeeder, damage: str) -> None:
     """What cannot be gone on with is put back first, with a word of why."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +238,39 @@ def test_a_damaged_mark_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "resume").write_text(text)
     with pytest.raises(ResumeError):
         take_up(tmp_path, boot_id=BOOT, topology=SHAPE)
+
+
+ERRORS = [errno.EINVAL, errno.EBUSY, errno.ENOSPC, errno.ENODEV, errno.ESRCH, errno.EPERM, errno.EIO]
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_a_mark_that_cannot_be_taken_away_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Whatever the error: two daemons must not both go on from it."""
+    write_in_force(tmp_path / IN_FORCE_NAME, in_force())
+    leave(tmp_path, left())
+
+    def failing(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "unlink", failing)
+    with pytest.raises(ResumeError, match=os.strerror(number)):
+        take_up(tmp_path, boot_id=BOOT, topology=SHAPE)
+    forget(tmp_path)
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_a_mark_that_cannot_be_written_is_an_error_and_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Written beside and renamed: half a mark is none."""
+
+    def failing(_: Path, __: Path) -> Path:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        leave(tmp_path, left())
+    assert not (tmp_path / "resume").exists()
 
 
 def test_the_mark_is_written_whole(tmp_path: Path) -> None:
