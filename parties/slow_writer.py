@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parties.knob import Knob, KnobKinds, KnobRef
+from parties.knob import VANISHED, Knob, KnobKinds, KnobRef
 from parties.model import NS_PER_S
 
 KINDS = "actuators.registry:KINDS"
@@ -196,16 +196,28 @@ def _answer(kinds: KnobKinds, knobs: dict[KnobRef, Knob], data: bytes) -> dict[s
     request = json.loads(data)
     ref = KnobRef(request["kind"], tuple(request["address"]))
     try:
-        knob = knobs.get(ref) or knobs.setdefault(ref, kinds[ref.kind].make(ref.address))
-        if request["value"] is None:
-            knob.restore(None)
-        else:
-            knob.write(request["value"])
-        return {"errno": None, "found": knob.read()}
+        return {"errno": None, "found": _carry_out(kinds, knobs, ref, request["value"])}
     except Exception as error:  # noqa: BLE001 - whatever a knob raises is the other side's to judge
-        knobs.pop(ref, None)  # its group may be made anew
         number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
         return {"errno": number, "message": str(error) or repr(error)}
+
+
+def _carry_out(kinds: KnobKinds, knobs: dict[KnobRef, Knob], ref: KnobRef, value: str | None) -> str | None:
+    """Write and read back. A knob that was kept may be that of a group which was made anew since: then once more with a new one."""
+    kept = knobs.pop(ref, None)
+    knob = kept or kinds[ref.kind].make(ref.address)
+    try:
+        if value is None:
+            knob.restore(None)
+        else:
+            knob.write(value)
+        found = knob.read()
+    except OSError as error:
+        if kept is None or error.errno not in VANISHED:
+            raise
+        return _carry_out(kinds, knobs, ref, value)
+    knobs[ref] = knob
+    return found
 
 
 def main() -> None:

@@ -95,7 +95,7 @@ class SystemdBus:
         what = " ".join(str(part) for part in (method, *body[:1]))
         limit_s = limit_s or self._limit_s
         try:
-            reply = self._exchange(message, limit_s)
+            reply = self._exchange_surely(message, limit_s)
         except TimeoutError as error:
             self.close()
             raise KnobError(errno.ETIMEDOUT, f"systemd: {what}: no answer within {limit_s:g} s") from error
@@ -105,6 +105,17 @@ class SystemdBus:
         if reply.header.message_type is MessageType.error:
             raise _refused(what, reply)
         return tuple(reply.body)
+
+    def _exchange_surely(self, message: Message, limit_s: float) -> Message:
+        """A connection that was kept may be one that systemd has closed since, when it was re-executed: then over a new one."""
+        kept = self._socket is not None
+        try:
+            return self._exchange(message, limit_s)
+        except ConnectionError:
+            if not kept:
+                raise
+            self.close()
+            return self._exchange(message, limit_s)
 
     def _exchange(self, message: Message, limit_s: float) -> Message:
         """Send a call and wait for its own answer; what else arrives is passed over."""

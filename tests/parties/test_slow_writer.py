@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import pytest
 
-from parties.knob import KnobRef
+from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import NS_PER_S
-from parties.slow_writer import SlowResult, SlowWriter
+from parties.slow_writer import SlowResult, SlowWriter, _carry_out
 
 KINDS = "undo_kit:KINDS"
 PATIENCE_NS = 30 * NS_PER_S
@@ -192,3 +193,35 @@ def test_dies_with_its_parent(undo_kit: ModuleType, ref: KnobRef) -> None:
         parent.kill()
         parent.wait()
     assert wait_until_gone(pid)
+
+
+class Descriptor:
+    """A knob with a kept descriptor: ``dead`` once its group was removed, whatever is there now."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Descriptor.made += 1
+        self.dead = False
+
+    def read(self) -> str:
+        return "read"
+
+    def write(self, value: str) -> None:
+        if self.dead or value == "never":
+            raise KnobError(errno.ENODEV, "no such device")
+
+
+def test_a_group_that_was_made_anew_is_met_with_a_new_knob() -> None:
+    """A kept knob's descriptor is that of the group of before: the write is done once more with a fresh one, but not for ever."""
+    ref, knobs = KnobRef("kept", ()), dict[KnobRef, Any]()
+    kinds: KnobKinds = {"kept": KnobKind(lambda _: cast("Knob", Descriptor()))}
+    Descriptor.made = 0
+    assert _carry_out(kinds, knobs, ref, "1") == "read"
+    knobs[ref].dead = True
+    assert _carry_out(kinds, knobs, ref, "2") == "read"
+    assert Descriptor.made == 2
+    with pytest.raises(KnobError):
+        _carry_out(kinds, knobs, ref, "never")
+    assert Descriptor.made == 3
+    assert knobs == {}
