@@ -68,12 +68,12 @@ def test_enabling_controllers(v2: Cgroup2, tmp_path: Path, said: Callable[[int, 
     before = v2.snapshot()
 
     def plan() -> list[KnobWrite]:
-        enabling = layer.group("/rack/web").enabling((Controller.CPU, Controller.MEMORY))
+        enabling = layer.group("/rack/web").enabling((Controller.CPU, Controller.CPUSET, Controller.MEMORY, Controller.DISK))
         return [KnobWrite(knob, ENABLED, "web", Effect.NEUTRAL) for knob in enabling]
 
     points = fault_points(plan, v2_knobs.KINDS, tmp_path / "state")
     said(points, "what control groups pass on")
-    assert points >= 16 * len(plan())
+    assert points >= 18 * len(plan())
     assert v2.snapshot() == before
 
 
@@ -94,4 +94,4 @@ def test_cpu_frequency(shape: str, tmp_path: Path, said: Callable[[int, str], No
 
     points = fault_points(plan, frequency_knobs.KINDS, tmp_path / "state", snapshot=files)
     said(points, f"CPU frequency ({shape})")
-    assert points == 2 * 8 * 2
+    assert points == 2 * 9 * 2

@@ -324,7 +324,7 @@ def test_every_write_fails_in_every_way(
         snapshot=stage.snapshot,
         invariant=nobody_shares,
     )
-    assert (start, move) == (11 * 16, 2 * 16)
+    assert (start, move) == (11 * 18, 2 * 18)
     with capsys.disabled():
         print(f"\n{start + move} fault points covered on resctrl")  # noqa: T201 - the figure is wanted
 

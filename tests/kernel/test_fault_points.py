@@ -164,4 +164,4 @@ def test_traffic_control(own_device: Device, tmp_path: Path, capsys: pytest.Capt
     points = fault_points(plan, KINDS, tmp_path / "state", snapshot=lambda: shown(own_device))
     with capsys.disabled():
         print(f"\n{points} fault points covered on traffic control")  # noqa: T201 - the figure is wanted
-    assert points == 5 * 8 * 2
+    assert points == 5 * 9 * 2

@@ -48,13 +48,13 @@ def conserved(group: Path) -> Callable[[], None]:
 
 @pytest.mark.usefixtures("without_fsync")
 def test_files(undo_kit: ModuleType, plan: Callable[[], list[KnobWrite]], group: Path, tmp_path: Path) -> None:
-    """Three writes, seven errors and SIGKILL, each before and after the effect: all undone."""
-    assert fault_points(plan, undo_kit.KINDS, tmp_path / "state", invariant=conserved(group)) == 3 * (len(ERRNOS) + 1) * 2
+    """Three writes, seven errors, a hang and SIGKILL, each before and after the effect: all undone."""
+    assert fault_points(plan, undo_kit.KINDS, tmp_path / "state", invariant=conserved(group)) == 3 * (len(ERRNOS) + 2) * 2
 
 
 @pytest.mark.usefixtures("without_fsync")
 def test_slow_files(undo_kit: ModuleType, plan: Callable[[], list[KnobWrite]], group: Path, tmp_path: Path) -> None:
-    """Of a slow kind also a write that never ends."""
+    """Of a slow kind the enforcer learns of a write that never ends, and has to undo it."""
     kinds: KnobKinds = {"file": KnobKind(undo_kit.FileKnob, slow=True)}
     assert fault_points(plan, kinds, tmp_path / "state", invariant=conserved(group)) == 3 * (len(ERRNOS) + 2) * 2
 

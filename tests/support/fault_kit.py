@@ -2,7 +2,7 @@
 
 A test gives a plan on knobs that it has made; each way of failing is one *fault point*. After each of them the sum of what was
 given out may not have exceeded what there is, a refused plan has to be undone, and a restore by another set of knobs has to bring
-back exactly what was there (design, section 4).
+back exactly what was there (design, section 4). ``COVERED`` counts the points by kind of knob, for the summary of a test run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import errno
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from parties.enforcer import Enforcer, Outcome
@@ -27,7 +28,14 @@ from parties.slow_writer import SlowResult
 ERRNOS = (errno.EINVAL, errno.EBUSY, errno.ENOSPC, errno.ENODEV, errno.ESRCH, errno.EPERM, errno.EIO)
 HANG = errno.ETIMEDOUT
 """How a write that never ends looks to the enforcer, once the slow writer has killed the process that was doing it."""
+COVERED: Counter[str] = Counter()
+"""How many fault points of each kind of knob were covered in this process."""
+
 _KILL = -1
+_STOP = -2
+"""A write of a fast kind that never ends: nobody in the process can help it, so the process is killed from outside."""
+
+_ENDS = {_KILL: signal.SIGKILL, _STOP: signal.SIGSTOP}
 _VIOLATED = 3
 _LONG_ENOUGH_NS = 61 * NS_PER_S
 
@@ -44,10 +52,12 @@ class Injector:
     watch: Callable[[], None] = lambda: None
     count: int = 0
     violation: AssertionError | None = None  # kept, as the enforcer takes whatever a write raises for a refusal
+    refs: list[KnobRef] = field(default_factory=list)  # of the writes so far
 
     def around(self, ref: KnobRef, do: Callable[[], None]) -> None:
         """Do a write, or fail."""
         index, self.count = self.count, self.count + 1
+        self.refs.append(ref)
         struck = index == self.index
         if self.takes_effect or not struck:
             do()
@@ -55,8 +65,8 @@ class Injector:
             self.watch()
         except AssertionError as error:
             self.violation = self.violation or error
-        if struck and self.fault == _KILL:
-            os._exit(_VIOLATED) if self.violation else os.kill(os.getpid(), signal.SIGKILL)
+        if struck and self.fault in _ENDS:
+            os._exit(_VIOLATED) if self.violation else os.kill(os.getpid(), _ENDS[self.fault])
         if struck:
             raise OSError(self.fault, f"{ref}: {os.strerror(self.fault)}")
 
@@ -159,7 +169,8 @@ def fault_points(  # noqa: PLR0913 (what a test says of its knobs, each by name)
 
     ``make_plan`` gives the same plan each time; every value of it should differ from what is there. ``invariant`` is called at
     every moment between writes and asserts. ``snapshot`` gives what has to be the same afterwards, in addition to the plan's knobs.
-    ``kills``: also SIGKILL, before and after each write, in a process of its own; the knobs then have to be seen from outside it.
+    ``kills``: also SIGKILL, before and after each write, in a process of its own, and of fast kinds a hang that only SIGKILL ends;
+    the knobs then have to be seen from outside that process.
     ``directory`` is for the journal and is removed.
     """
     knobs = {write.knob.ref: kinds[write.knob.ref.kind].make(write.knob.ref.address) for write in make_plan()}
@@ -174,10 +185,10 @@ def fault_points(  # noqa: PLR0913 (what a test says of its knobs, each by name)
     assert everything() != before, "the plan has to change something"
     case.undo("without a fault")
     assert everything() == before, "without a fault"
-    slow = any(write.slow or kinds[write.knob.ref.kind].slow for write in make_plan())
+    slow = {write.knob.ref for write in make_plan() if write.slow or kinds[write.knob.ref.kind].slow}
     points = 0
-    for what, injector in _injectors(clean.count, slow=slow, kills=kills):
-        if injector.fault == _KILL:
+    for what, injector in _injectors([ref in slow for ref in clean.refs], kills=kills):
+        if injector.fault in _ENDS:
             _killed(case, injector, what)
         else:
             outcome = case.run(injector)
@@ -186,17 +197,17 @@ def fault_points(  # noqa: PLR0913 (what a test says of its knobs, each by name)
         case.undo(what)
         assert everything() == before, f"{what}: restore left {everything()}, before {before}"
         points += 1
+        COVERED[clean.refs[injector.index or 0].kind] += 1
     return points
 
 
-def _injectors(writes: int, *, slow: bool, kills: bool) -> Iterator[tuple[str, Injector]]:
-    faults = {errno.errorcode[number]: number for number in ERRNOS}
-    if slow:
-        faults["hang"] = HANG
-    if kills:
-        faults["SIGKILL"] = _KILL
-    for index in range(writes):
-        for name, fault in faults.items():
+def _injectors(writes: Sequence[bool], *, kills: bool) -> Iterator[tuple[str, Injector]]:
+    """``writes`` says of each whether it is slow: only then does the enforcer learn that one hangs."""
+    errors = {errno.errorcode[number]: number for number in ERRNOS}
+    ends = {"SIGKILL": _KILL} if kills else {}
+    for index, slow in enumerate(writes):
+        hang = {"hang": HANG} if slow else {"hang": _STOP} if kills else {}
+        for name, fault in (errors | hang | ends).items():
             for takes_effect in (False, True):
                 when = "after" if takes_effect else "before"
                 yield f"write {index}, {name} {when} it took effect", Injector(index, fault, takes_effect)
@@ -209,7 +220,10 @@ def _killed(case: _Case, injector: Injector, what: str) -> None:
         with contextlib.suppress(BaseException):
             case.run(injector)
         os._exit(1)
-    _, status = os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) != _VIOLATED, f"{what}: the invariant was violated before it"
     assert os.WIFSIGNALED(status), f"{what}: the process lived on: {status}"
 
