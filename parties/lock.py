@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 LOCK_NAME = "lock"
+_LOOK_AGAIN_S = 0.05
 
 
 class LockError(Exception):
@@ -20,10 +22,10 @@ class RuntimeLock:
     """Holds ``directory``/lock by flock(2) until closed, the process's number written into it.
 
     The kernel gives the lock up when its holder dies, however it dies, so nothing stale can stand in the way. Raises LockError
-    if another process has it or the directory does not allow it.
+    if another process still has it after ``patience_ns``, or the directory does not allow it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, patience_ns: int = 0) -> None:
         self._path = directory / LOCK_NAME
         try:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -31,7 +33,7 @@ class RuntimeLock:
         except OSError as error:
             raise LockError(f"{self._path}: {error.strerror}; choose a runtime directory that can be written") from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(time.monotonic_ns() + patience_ns)
         except OSError as error:
             owner = self._owner()
             os.close(self._fd)
@@ -41,6 +43,17 @@ class RuntimeLock:
         with contextlib.suppress(OSError):  # a full disk spoils the message for the second one, not the lock
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self, deadline_ns: int) -> None:
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic_ns() >= deadline_ns:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
+            else:
+                return
 
     def _owner(self) -> str:
         text = os.pread(self._fd, 32, 0).decode(errors="replace").strip()

@@ -9,6 +9,7 @@ import click
 
 from actuators.registry import KINDS
 from parties import restore as undo
+from parties.commands.control_process import STOP_LIMIT_NS
 from parties.commands.directories import Directories, directory_options, topology_now
 from parties.commands.errors import EXIT_FAILED, EXIT_OK
 from parties.journal import JOURNAL_NAME
@@ -66,8 +67,11 @@ def restore(directories: Directories, *, at_exit: bool, dry_run: bool, as_json: 
 
 
 def restore_all(state_directory: Path, runtime_directory: Path, *, dry_run: bool = False, at_exit: bool = False) -> RestoreReport:
-    """Restore under the runtime directory's lock. Raises LockError, JournalError."""
-    with RuntimeLock(runtime_directory):
+    """Restore under the runtime directory's lock. Raises LockError, JournalError.
+
+    At exit a control process whose front was killed may still be putting everything back by itself: it is waited for.
+    """
+    with RuntimeLock(runtime_directory, patience_ns=STOP_LIMIT_NS if at_exit else 0):
         journal = state_directory / JOURNAL_NAME
         if not dry_run:
             forget(runtime_directory)  # what is put back is nobody's to go on with
