@@ -403,23 +403,3 @@ def _until(condition: object, trouble: str, limit_s: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, trouble
         time.sleep(0.02)
-
-
-CHECKS = tuple(name for name in sorted(globals()) if name.startswith("check_"))
-
-
-def check_all(base: str, device: str, only: str = "") -> dict[str, str]:
-    """Every check in a row; what each came to, by name."""
-    came_to = {}
-    for name in CHECKS:
-        check = globals()[name]
-        if only not in name:
-            continue
-        arguments = {"base": base} | (
-            {"device": device} if "device" in check.__code__.co_varnames[: check.__code__.co_argcount] else {}
-        )
-        try:
-            came_to[name] = f"ok {check(**arguments) or ''}".strip()
-        except Exception as error:  # noqa: BLE001 (the others are still worth a look)
-            came_to[name] = f"FAILED {type(error).__name__}: {error}"
-    return came_to
