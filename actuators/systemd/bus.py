@@ -96,6 +96,8 @@ class SystemdBus:
         limit_s = limit_s or self._limit_s
         try:
             reply = self._exchange_surely(message, limit_s)
+        except KnobError:
+            raise
         except TimeoutError as error:
             self.close()
             raise KnobError(errno.ETIMEDOUT, f"systemd: {what}: no answer within {limit_s:g} s") from error
