@@ -20,7 +20,7 @@ from pathlib import Path
 
 from parties.enforcer import Enforcer, Outcome
 from parties.journal import JOURNAL_NAME, Journal
-from parties.knob import Knob, KnobKinds, KnobRef, KnobWrite
+from parties.knob import VANISHED, ChangesMore, Knob, KnobKind, KnobKinds, KnobRef, KnobWrite
 from parties.model import NS_PER_S, MoveStatus
 from parties.restore import restore
 from parties.slow_writer import SlowResult
@@ -77,6 +77,8 @@ class InjectedKnob:
     def __init__(self, knob: Knob, injector: Injector) -> None:
         self._knob, self._injector = knob, injector
         self.ref = knob.ref
+        if isinstance(knob, ChangesMore):
+            self.journalled_first = knob.journalled_first
 
     def read(self) -> str | None:
         return self._knob.read()
@@ -149,9 +151,14 @@ class _Case:
             raise injector.violation
         return outcome
 
+    @property
+    def journal(self) -> Path:
+        """The journal's file."""
+        return self.directory / JOURNAL_NAME
+
     def undo(self, what: str) -> None:
         """Restore as another process would, and nothing is left."""
-        report = restore(self.directory / JOURNAL_NAME, self.kinds)
+        report = restore(self.journal, self.kinds)
         assert report.complete, f"{what}: {report}"
         shutil.rmtree(self.directory)
 
@@ -163,22 +170,25 @@ def fault_points(  # noqa: PLR0913 (what a test says of its knobs, each by name)
     *,
     invariant: Callable[[], None] = lambda: None,
     snapshot: Callable[[], object] | None = None,
+    left_by_rolling_back: Callable[[], object] = lambda: None,
     kills: bool = True,
 ) -> int:
     """Fail every write of the plan in every way; the number of fault points. Raises AssertionError at the first that is not undone.
 
     ``make_plan`` gives the same plan each time; every value of it should differ from what is there. ``invariant`` is called at
     every moment between writes and asserts. ``snapshot`` gives what has to be the same afterwards, in addition to the plan's knobs.
+    ``left_by_rolling_back`` gives what only a restore brings back.
     ``kills``: also SIGKILL, before and after each write, in a process of its own, and of fast kinds a hang that only SIGKILL ends;
     the knobs then have to be seen from outside that process.
     ``directory`` is for the journal and is removed.
     """
-    knobs = {write.knob.ref: kinds[write.knob.ref.kind].make(write.knob.ref.address) for write in make_plan()}
+    refs = [write.knob.ref for write in make_plan()]
 
     def everything() -> object:
-        return {ref: knob.read() for ref, knob in knobs.items()}, None if snapshot is None else snapshot()
+        values = {ref: kinds[ref.kind].make(ref.address).read() for ref in refs}  # as a new process would see them
+        return values, None if snapshot is None else snapshot()
 
-    before = everything()
+    before, left = everything(), left_by_rolling_back()
     case = _Case(make_plan, kinds, directory, invariant)
     clean = Injector()
     assert case.run(clean).status is MoveStatus.DONE, "the plan has to come through where nothing fails"
@@ -196,9 +206,51 @@ def fault_points(  # noqa: PLR0913 (what a test says of its knobs, each by name)
             assert everything() == before, f"{what}: the refused plan was not undone: {everything()}, before {before}"
         case.undo(what)
         assert everything() == before, f"{what}: restore left {everything()}, before {before}"
+        assert left_by_rolling_back() == left, f"{what}: restore left {left_by_rolling_back()}, before {left}"
         points += 1
         COVERED[clean.refs[injector.index or 0].kind] += 1
     return points
+
+
+def restore_points(
+    make_plan: MakePlan, kinds: KnobKinds, directory: Path, *, snapshot: Callable[[], object], kills: bool = True
+) -> int:
+    """Fail every write of a restore in every way; the number of fault points. AssertionError where the next does not mend it.
+
+    As ``fault_points``. An error that says that the knob has vanished is left out: then there is nothing to bring back.
+    """
+    before, case = snapshot(), _Case(make_plan, kinds, directory, lambda: None)
+    clean, points = Injector(), 0
+    _carried_out(case)
+    assert restore(case.journal, _injected(kinds, clean)).complete
+    for what, injector in _injectors([True] * clean.count, kills=kills):
+        if injector.fault in VANISHED or injector.fault == HANG:
+            continue
+        _carried_out(case)
+        if injector.fault == _KILL:
+            _ended(lambda struck=injector: restore(case.journal, _injected(kinds, struck)), what)  # type: ignore[misc]
+        else:
+            report = restore(case.journal, _injected(kinds, injector))
+            assert report.complete == (not case.journal.exists()), f"{what}: {report}"
+        if case.journal.exists():
+            case.undo(what)
+        assert snapshot() == before, f"{what}: restored again, there is {snapshot()}, before {before}"
+        points += 1
+        COVERED[clean.refs[injector.index or 0].kind] += 1
+    return points
+
+
+def _carried_out(case: _Case) -> None:
+    assert case.run(Injector()).status is MoveStatus.DONE, "the plan has to come through where nothing fails"
+
+
+def _injected(kinds: KnobKinds, injector: Injector) -> KnobKinds:
+    """The kinds, with every write through the injector."""
+
+    def wrapped(kind: KnobKind) -> KnobKind:
+        return dataclasses.replace(kind, make=lambda address: InjectedKnob(kind.make(address), injector))
+
+    return {name: wrapped(kind) for name, kind in kinds.items()}
 
 
 def _injectors(writes: Sequence[bool], *, kills: bool) -> Iterator[tuple[str, Injector]]:
@@ -214,11 +266,15 @@ def _injectors(writes: Sequence[bool], *, kills: bool) -> Iterator[tuple[str, In
 
 
 def _killed(case: _Case, injector: Injector, what: str) -> None:
-    """Run the plan in a process of its own, which does not survive it."""
+    _ended(lambda: case.run(injector), what)
+
+
+def _ended(call: Callable[[], object], what: str) -> None:
+    """Call in a process of its own, which does not survive it."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
-            case.run(injector)
+            call()
         os._exit(1)
     _, status = os.waitpid(pid, os.WUNTRACED)
     if os.WIFSTOPPED(status):
