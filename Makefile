@@ -49,9 +49,8 @@ test: setup ## every test that this machine can run; kernel tests need root
 test-fast: $(VENV)/.installed ## the tests that need neither root nor the load generator; under a minute
 	$(BIN)/pytest -n 2 -m 'not kernel and not emulation and not slow' tests/parties tests/monitors tests/actuators tests/workloads tests/emulation
 
-test-guest: $(VENV)/.installed ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
+test-guest: $(DEB) ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
 	@tests/guest/install-packages.sh
-	@# Where the package cannot be built, its tests are skipped and say so.
 	$(BIN)/pytest -m guest -v --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
 
 lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parties.in_force import InForce, Wanted
 from parties.journal import JournalContents, JournalEntry
-from parties.knob import VANISHED, Knob, KnobKind, KnobKinds, KnobRef
+from parties.knob import VANISHED, ChangesMore, Knob, KnobKind, KnobKinds, KnobRef
 from parties.model import Holder
 from parties.restore import exit_policy_of
 from parties.settings import ExitPolicy
@@ -103,6 +103,12 @@ class Verifier:
     def _wanted(self) -> Mapping[KnobRef, Wanted]:
         return {} if self.in_force is None else self.in_force.wanted
 
+    @property
+    def _changed_besides(self) -> frozenset[KnobRef]:
+        """What changes with the wanted knobs, such as drop-ins of a unit: nobody wants a value of it, yet it is not left over."""
+        knobs: list[object] = [self._knobs[ref] for ref in self._wanted if ref in self._knobs]
+        return frozenset(other.ref for knob in knobs if isinstance(knob, ChangesMore) for other in knob.journalled_first())
+
     def _compared(self, ref: KnobRef, entry: JournalEntry | None, wanted: Wanted | None, found: str | None) -> Verdict:
         yielded = self.in_force is not None and ref in self.in_force.yielded
         if yielded or (entry is not None and entry.yielded):
@@ -110,6 +116,8 @@ class Verifier:
         knob = self._knobs[ref]
         if wanted is not None:
             return Verdict.IN_FORCE if knob.same(wanted.value, found) else Verdict.DIFFERS
+        if ref in self._changed_besides:
+            return Verdict.IN_FORCE
         return Verdict.UNDONE if entry is None else self._judge_unwanted(entry, self.kinds[ref.kind], knob, found)
 
     def _look(self, ref: KnobRef, entry: JournalEntry | None) -> tuple[str | None, Verdict | None, str]:

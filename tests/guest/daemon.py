@@ -21,7 +21,7 @@ PYTHONPATH=/opt/project exec /usr/bin/python3 -c 'from parties.cli import main; 
 """
 DROP_IN = "/etc/systemd/system/parties.service.d/guest.conf"
 _SOURCES = "[Service]\nEnvironment=PYTHONPATH=/opt/project\n"
-_ONCE = "[Service]\nRestart=no\nWatchdogSec=10\n"
+_ONCE = "[Service]\nRestart=no\n"
 START_LIMIT_S = 180.0
 
 

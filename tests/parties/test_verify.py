@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from parties.cli import main
 from parties.in_force import IN_FORCE_NAME, InForce, Wanted, write_in_force
 from parties.journal import Journal, JournalContents, JournalEntry, JournalHeader, boot_id
-from parties.knob import KnobKind, KnobKinds, KnobRef
+from parties.knob import Knob, KnobKind, KnobKinds, KnobRef
 from parties.lock import LOCK_NAME, RuntimeLock
 from parties.model import Resource
 from parties.settings import ExitPolicy, ExitSettings
@@ -73,6 +73,24 @@ def test_journalled_and_not_wanted_any_more(undo_kit: ModuleType) -> None:
     assert verdict(undo_kit.Board({"a": "1"}), journal(A), nobody) == [("a", Verdict.UNDONE)]
     for policy in ExitPolicy:
         assert verdict(undo_kit.Board({"a": "50"}), journal(A, disk=policy), nobody) == [("a", Verdict.LEFT_OVER)]
+
+
+def test_what_changes_with_a_wanted_knob_is_not_left_over(undo_kit: ModuleType) -> None:
+    """A knob that another one's writing changes, such as a drop-in, is in force as long as the other is wanted, and only then."""
+    board = undo_kit.Board({"a": "4", "b": "6"})
+
+    class ChangesB(undo_kit.BoardKnob):  # type: ignore[misc, name-defined]
+        def journalled_first(self) -> Sequence[Knob]:
+            return [board.knob("b")]
+
+    def make(address: tuple[str, ...]) -> Knob:
+        knob: Knob = ChangesB(board, "a") if address == ("a",) else board.knob(*address)
+        return knob
+
+    contents = journal(A, JournalEntry(ref("b"), "5"))
+    for in_force, expected in ((IN_FORCE, Verdict.IN_FORCE), (dataclasses.replace(IN_FORCE, wanted={}), Verdict.LEFT_OVER)):
+        found = Verifier({"board": KnobKind(make)}, in_force, contents, "one").verify()
+        assert {knob.ref: knob.verdict for knob in found}[ref("b")] is expected
 
 
 @pytest.mark.parametrize(
