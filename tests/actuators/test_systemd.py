@@ -371,7 +371,9 @@ def test_a_lost_connection_is_opened_anew(rig: Rig) -> None:
 
 def test_without_systemd_the_message_says_where_it_was_looked_for(root: Path) -> None:
     """And it is not taken for a unit that has vanished."""
-    with pytest.raises(KnobError, match=r"^\[Errno 107\] systemd cannot be asked .*run/systemd/private.*system_bus_socket.*is it the service manager") as refused:
+    with pytest.raises(
+        KnobError, match=r"^\[Errno 107\] systemd cannot be asked .*private.*system_bus_socket.*is it the"
+    ) as refused:
         SystemdBus(root).reload()
     assert refused.value.errno == errno.ENOTCONN
 
