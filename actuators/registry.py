@@ -9,6 +9,7 @@ from actuators.cgroup import v1_knobs, v2_knobs
 from actuators.frequency import knobs as frequency_knobs
 from actuators.frequency import speed
 from actuators.network import knobs as network_knobs
+from actuators.rest import kinds as rest_kinds
 from actuators.systemd import knobs as systemd_knobs
 from monitors import resctrl as resctrl_monitor
 from monitors import writers
@@ -25,6 +26,7 @@ KINDS: KnobKinds = {
     **frequency_knobs.KINDS,
     **speed.KINDS,
     **systemd_knobs.KINDS,
+    **rest_kinds.KINDS,
     **writers.KINDS,
 }
 """A module that has kinds of its own adds them here. No kind may be in two modules (tested)."""

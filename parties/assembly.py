@@ -24,6 +24,7 @@ from actuators.frequency.actuator import FrequencyActuator
 from actuators.holders import ManagedGroups
 from actuators.network.actuator import NetworkActuator
 from actuators.registry import KINDS
+from actuators.rest import RestKeeper
 from actuators.systemd.layer import SystemdLayer
 from monitors import writers
 from monitors.frequency import FrequencyMonitor
@@ -141,6 +142,11 @@ class Host:
             raise SetupError("; ".join(str(problem) for problem in names.problems))
         for warning in self._layer.warnings() if isinstance(self._layer, SystemdLayer) else ():
             self._events("warning", warning)
+        self._rest = RestKeeper(
+            settings.rest, cores.reserved_cpus, layer.hierarchies, [path for paths in self._managed.values() for path in paths]
+        )
+        for warning in self._rest.warnings():
+            self._events("warning", warning)
         self._all_actuators = make_actuators(
             Parts(settings, self._layer, self._managed, topology, domains, found=self._found_before())
         )
@@ -185,7 +191,11 @@ class Host:
         self._hand_back = False
         previous = self.earlier.in_force.placement if self.earlier is not None else None
         self.platform.start(
-            self._first, best_effort_idle_class=policy.best_effort_idle_class, sharing=policy.sharing, previous=previous
+            self._first,
+            best_effort_idle_class=policy.best_effort_idle_class,
+            sharing=policy.sharing,
+            previous=previous,
+            rest=self._rest.writes(),
         )
 
     def in_force_file(self) -> InForceFile | None:
@@ -245,6 +255,7 @@ class Host:
         """The tasks of all actuators, and who else writes our values; a process of its own does them, if there are any."""
         actuators = self._actuators.values() if self.shadow is None else ()
         tasks = [task for actuator in actuators if isinstance(actuator, NeedsUpkeep) for task in actuator.upkeep()]
+        tasks += self._rest.upkeep() if self.shadow is None else ()
         if isinstance(self._enforcer, Enforcer):
             tasks.append(NamesWriters(self._enforcer, kind=writers.KIND))
         if not tasks:
@@ -336,10 +347,11 @@ class Host:
             best_effort_idle_class=self._policy.best_effort_idle_class,
         )
         if self.earlier is None:
-            self._put_back(lambda ref: ref not in kept)
+            self._put_back(lambda ref: ref not in kept and not self._rest.asks(ref))
             return
         partitioned = frozenset(pool.resource for pool in self._first.amounts) if self._first is not None else frozenset()
-        self._put_back(Leavers(self.earlier, members_of(self._settings), kept, partitioned, KINDS))
+        leaves = Leavers(self.earlier, members_of(self._settings), kept, partitioned, KINDS)
+        self._put_back(lambda ref: not self._rest.asks(ref) if self._rest.knows(ref) else leaves(ref))
 
     def _put_back(self, only: Callable[[KnobRef], bool]) -> None:
         restored = len(self._told(restore(self._state / JOURNAL_NAME, KINDS, only=only)).of(Fate.RESTORED))

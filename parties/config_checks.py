@@ -80,6 +80,7 @@ def mistakes(settings: ControlSettings) -> Iterator[Mistake]:
         _services,
         _ports,
         _cores,
+        _rest,
         _resources,
         _limits,
         _floors,
@@ -373,6 +374,17 @@ def _cores(settings: ControlSettings) -> Iterator[Mistake]:
         yield Mistake(managed, f"CPU {units.format_cpu_list(both)} is reserved as well; a CPU is one or the other", (reserved,))
     if surely_divides_cores(settings):
         yield from divided_core_mistakes(settings, cores)
+
+
+def _rest(settings: ControlSettings) -> Iterator[Mistake]:
+    cores = settings.node.cores
+    asked = [field.name for field in dataclasses.fields(settings.rest) if getattr(settings.rest, field.name)]
+    if asked and (cores is None or not cores.reserved_cpus):
+        yield Mistake(
+            ("rest", asked[0]),
+            'there are no reserved CPUs to keep the rest of the machine on; name some in [node.cores], say reserved = "0"',
+            (("node", "cores"),) if cores is None else (("node", "cores", "reserved"),),
+        )
 
 
 def _resources(settings: ControlSettings) -> Iterator[Mistake]:

@@ -151,7 +151,7 @@ class Enforcer:
         self._awaited: dict[int, _Run] = {}  # by the slow writer's ticket
         self._refusals: dict[KnobRef, _Refusal] = {}
         self._always_slow = slow_kinds(kinds)
-        self._slow_kinds = set(self._always_slow)
+        self._slow_kinds = self._always_slow | {name for name, kind in kinds.items() if kind.slow_to_shrink}
         self._kinds = kinds
         self._next_ticket = 1
         self.changes = 0
@@ -205,6 +205,13 @@ class Enforcer:
             return Outcome(MoveStatus.REFUSED, refusal)
         return self._start(writes, now_ns, silent=False)
 
+    def apply_apart(self, writes: Sequence[KnobWrite], now_ns: int) -> list[Outcome]:
+        """Carry out each write as a plan by itself; their values of before are put on disk together."""
+        self._prepare([write for write in writes if not self._obstacle([write], now_ns)], now_ns)  # what fails, fails again below
+        outcomes = [self.apply([write], now_ns) for write in writes]
+        self._forget_passed(write.knob.ref for write in writes)
+        return outcomes
+
     def poll(self, now_ns: int) -> list[tuple[int, Outcome]]:
         """Go on with what was pending: the plans that ended since the last call, by ticket. Retries failed roll-backs."""
         ended: list[tuple[int, Outcome]] = []
@@ -231,7 +238,21 @@ class Enforcer:
                 continue  # nearly always, and much cheaper than to take both values apart again
             events += self._examine(state, expected, found, error, now_ns)
         self.changes += bool(events)
-        return events
+        return self._without_passed(events) if events else events
+
+    def _without_passed(self, events: list[Drift]) -> list[Drift]:
+        """The events but for those that tell of a thing's end where such things come and go; these knobs are forgotten."""
+        passed = self._forget_passed(event.ref for event in events)
+        return [event for event in events if event.ref not in passed]
+
+    def _forget_passed(self, refs: Iterable[KnobRef]) -> set[KnobRef]:
+        """Forget those that have vanished for good: nobody waits for the return of what comes and goes."""
+        gone = {ref for ref in refs if ref in self._table and self._table[ref].gone} - self._under_way()
+        passed = {ref for ref in gone if ref.kind in self._kinds and self._kinds[ref.kind].passing}
+        for ref in passed:
+            del self._table[ref]
+            self._refusals.pop(ref, None)
+        return passed
 
     def _under_way(self) -> set[KnobRef]:
         return {ref for run in self._runs.values() for ref in run.refs}
@@ -308,7 +329,7 @@ class Enforcer:
         before = {write.knob.ref: self._table[write.knob.ref].expected for write in writes}
         run = _Run(self._next_ticket, deque(writes), frozenset(before), before)
         self._next_ticket += 1
-        self._slow_kinds.update(write.knob.ref.kind for write in writes if write.slow)
+        self._slow_kinds |= {write.knob.ref.kind for write in writes if write.slow}
         self._runs[run.ticket] = run
         outcome = self._go_on(run, now_ns)
         run.silent = silent or outcome is not None

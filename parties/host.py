@@ -77,6 +77,9 @@ class Enforces(Protocol):
     def apply(self, plan: Iterable[KnobWrite], now_ns: int) -> Outcome:
         """Carry a plan out, take before give."""
 
+    def apply_apart(self, writes: Sequence[KnobWrite], now_ns: int) -> Sequence[Outcome]:
+        """Carry out each write as a plan by itself."""
+
     def poll(self, now_ns: int) -> Sequence[tuple[int, Outcome]]:
         """The pending plans that ended since the last call, by ticket."""
 
@@ -201,11 +204,12 @@ class HostPlatform:
         best_effort_idle_class: bool,
         sharing: Mapping[str, Holder],
         previous: Placement | None = None,
+        rest: Sequence[KnobWrite] = (),
     ) -> None:
         """Put the first partition in force, or the idle class alone, or nothing. Raises StartError.
 
         ``previous`` is what an earlier daemon left in force: places stay what they were as far as can be, and only what differs
-        is written.
+        is written. ``rest`` keeps the rest of the machine off the managed CPUs; what of it is refused is told, and no more.
         """
         if sharing:
             raise StartError(
@@ -218,6 +222,7 @@ class HostPlatform:
             self._carry_out_at_start("the idle class", cores.idle_class_writes())
             for warning in cores.warnings():
                 self._events("warning", warning)
+        self._apart(rest, self._clock())
         if partition is None:
             return
         partition.check(self.node, self._services.values())
@@ -357,10 +362,20 @@ class HostPlatform:
                 if text not in self._said:
                     self._said[text] = text
                     self._events("warning", text)
-            if finding.writes:
+            if finding.apart:
+                self._apart(finding.writes, now_ns)
+            elif finding.writes:
                 outcome = self._enforcer.apply(finding.writes, now_ns)
                 if outcome.status is MoveStatus.REFUSED:
                     self._events("warning", f"refused: {outcome.detail}")
+
+    def _apart(self, writes: Sequence[KnobWrite], now_ns: int) -> None:
+        """Carry out each write by itself; of those that are refused the first is told, for there may be hundreds."""
+        outcomes = self._enforcer.apply_apart(writes, now_ns) if writes else ()
+        refused = [outcome.detail for outcome in outcomes if outcome.status is MoveStatus.REFUSED]
+        if refused:
+            others = f"; so are {len(refused) - 1} more of {len(writes)}" if len(refused) > 1 else ""
+            self._events("warning", f"refused: {refused[0]}{others}")
 
     def _findings(self, now_ns: int) -> Sequence[Finding]:
         nothing: Sequence[Finding] = ()

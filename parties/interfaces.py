@@ -106,10 +106,14 @@ class FollowsCores(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an upkeep task came to: writes to be carried out now, in a plan of their own, and what an operator should know."""
+    """What an upkeep task came to: writes to be carried out now, in a plan of their own, and what an operator should know.
+
+    ``apart``: each write is a plan by itself, so that one that is refused undoes no other.
+    """
 
     writes: Sequence[KnobWrite] = ()
     warnings: Sequence[str] = ()
+    apart: bool = False
 
 
 class UpkeepTask(Protocol):

@@ -67,15 +67,18 @@ class KnobKind:
 
     ``make`` finds a knob again from the address in its ``KnobRef``. ``resource`` is whose exit policy applies; None for the
     rest of the machine. ``slow``: a write may take long (another process does it, a service manager is asked), so it is never done
-    on the tick. ``persistent``: the value outlives a boot. ``safe`` gives the value that suits a machine without us, None meaning
-    unset; a kind without it is restored instead.
+    on the tick. ``persistent``: the value outlives a boot. ``passing``: what it belongs to comes and goes (a thread, a unit), so that once
+    it has vanished nobody waits for its return. ``safe`` gives the value that suits a machine without us, None meaning unset; a
+    kind without it is restored instead.
     """
 
     make: Callable[[tuple[str, ...]], Knob]
     resource: Resource | None = None
     slow: bool = False
     persistent: bool = False
+    passing: bool = False
     safe: Callable[[Knob], str | None] | None = None
+    slow_to_shrink: bool = False  # raising is quick; what may lower (a roll-back, writing over a foreign value) is off the tick
 
 
 KnobKinds = Mapping[str, KnobKind]

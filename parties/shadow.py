@@ -55,6 +55,10 @@ class ShadowEnforcer:
             self._count(write)
         return Outcome(MoveStatus.DONE)
 
+    def apply_apart(self, writes: Sequence[KnobWrite], now_ns: int) -> Sequence[Outcome]:
+        """Look at each write by itself."""
+        return [self.apply([write], now_ns) for write in writes]
+
     def poll(self, now_ns: int) -> Sequence[tuple[int, Outcome]]:
         """Nothing is ever pending."""
         del now_ns

@@ -23,7 +23,9 @@ TRANSIENT = "run/systemd/transient"
 _DIRECTORIES = (CONTROL, TRANSIENT)
 """Where systemd puts the runtime drop-ins of units with a file of their own, and of transient ones such as containers' scopes."""
 
-_FILES: Mapping[Resource, tuple[str, ...]] = {
+_REST = "rest"
+_FILES: Mapping[Resource | None, tuple[str, ...]] = {
+    None: ("50-AllowedCPUs.conf",),
     Resource.CORES: (
         "50-AllowedCPUs.conf",
         "50-AllowedMemoryNodes.conf",
@@ -40,7 +42,7 @@ DUE = "due"
 
 
 class DropInKnob:
-    """The drop-ins of one unit and one resource: a JSON object with the content of each that there is.
+    """The drop-ins of one unit and one resource (None: the rest of the machine): a JSON object with the content of each there is.
 
     Those of memory also carry the group's limits, to be in force again before the drop-ins go: under what is in use no limit may be
     lowered, and the reload after it would (EBUSY).
@@ -48,13 +50,13 @@ class DropInKnob:
 
     KIND = "systemd.drop-in"  # and the resource, as an exit policy is a resource's: "systemd.drop-in.memory"
 
-    def __init__(self, resource: Resource, unit: str, directory: Path, root: Path = Path("/")) -> None:
+    def __init__(self, resource: Resource | None, unit: str, directory: Path, root: Path = Path("/")) -> None:
         self._unit = unit
         self._directory = directory
         self._root = root
         self._files = _FILES[resource]
         self._limits = _LIMITS if resource is Resource.MEMORY else ()
-        self.ref = KnobRef(f"{self.KIND}.{resource}", (unit, str(directory), str(root)))
+        self.ref = KnobRef(f"{self.KIND}.{resource or _REST}", (unit, str(directory), str(root)))
 
     def read(self) -> str | None:
         """The files' content, by path; None where there is none and no limit to mind."""

@@ -46,7 +46,7 @@ class Unit:
         """The reference of one of its knobs."""
         return KnobRef(kind, (self.name, str(self.directory), *rest))
 
-    def journalled_first(self, resource: Resource) -> Sequence[Knob]:
+    def journalled_first(self, resource: Resource | None) -> Sequence[Knob]:
         """What setting a property of this resource changes besides."""
         return (ReloadKnob(self.bus, self.root), DropInKnob(resource, self.name, self.directory, self.root))
 
@@ -182,10 +182,11 @@ def knob_kinds(bus: SystemdBus, root: Path = Path("/")) -> KnobKinds:
             f"{DropInKnob.KIND}.{resource}": KnobKind(partial(_drop_in, resource), resource, slow=True)
             for resource in (Resource.CORES, Resource.MEMORY, Resource.DISK)
         },
+        f"{DropInKnob.KIND}.rest": KnobKind(partial(_drop_in, None), slow=True),
     }
 
 
-def _drop_in(resource: Resource, address: tuple[str, ...]) -> Knob:
+def _drop_in(resource: Resource | None, address: tuple[str, ...]) -> Knob:
     return DropInKnob(resource, address[0], Path(address[1]), Path(address[2]))
 
 
