@@ -317,7 +317,9 @@ KINDS: KnobKinds = {
         lambda address: CpuBandwidthKnob(Path(address[0])), Resource.CORES, safe=lambda _knob: _UNLIMITED_CPU
     ),
     CpuClassKnob.KIND: KnobKind(lambda address: CpuClassKnob(Path(address[0])), Resource.CORES, safe=lambda _knob: _DEFAULT_CLASS),
-    MemoryLimitKnob.KIND: KnobKind(lambda address: MemoryLimitKnob(Path(address[0])), Resource.MEMORY, safe=_unset),
+    MemoryLimitKnob.KIND: KnobKind(
+        lambda address: MemoryLimitKnob(Path(address[0])), Resource.MEMORY, safe=_unset, slow_to_shrink=True
+    ),
     DiskThrottleKnob.KIND: KnobKind(lambda address: DiskThrottleKnob(Path(address[0]), address[1]), Resource.DISK, safe=_unset),
     FreezerKnob.KIND: KnobKind(lambda address: FreezerKnob(Path(address[0])), Resource.CORES, safe=lambda _knob: THAWED),
 }

@@ -339,7 +339,7 @@ KINDS: KnobKinds = {
     ListKnob.KIND: _kind(lambda address: ListKnob(Path(address[0])), Resource.CORES),
     CpuBandwidthKnob.KIND: _kind(lambda address: CpuBandwidthKnob(Path(address[0])), Resource.CORES),
     CpuClassKnob.KIND: _kind(lambda address: CpuClassKnob(Path(address[0])), Resource.CORES),
-    MemoryKnob.KIND: _kind(lambda address: MemoryKnob(Path(address[0])), Resource.MEMORY),
+    MemoryKnob.KIND: KnobKind(lambda address: MemoryKnob(Path(address[0])), Resource.MEMORY, safe=_unset, slow_to_shrink=True),
     DiskThrottleKnob.KIND: _kind(lambda address: DiskThrottleKnob(Path(address[0]), address[1], address[2]), Resource.DISK),
     FreezerKnob.KIND: KnobKind(lambda address: FreezerKnob(Path(address[0])), Resource.CORES, safe=lambda _: THAWED),
     **v2_subtree.KINDS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+from pathlib import Path
 
 import pytest
 from fake_cgroup2 import PAGE_BYTES, Cgroup2
@@ -14,10 +15,14 @@ from actuators.cgroup.group import MemoryLimit
 from actuators.cgroup.v2 import GroupLayerV2
 from actuators.cgroup.v2_memory import MemoryKnob, ShrinkRule
 from actuators.memory import MemoryActuator
-from parties.knob import Effect, KnobError
+from actuators.registry import KINDS
+from parties.enforcer import Enforcer
+from parties.journal import Journal
+from parties.knob import Effect, KnobError, KnobRef, KnobWrite
 from parties.model import BEST_EFFORT, Core, Domain, Partition, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import MemorySettings
+from parties.slow_writer import SlowResult
 
 MB = 1_000_000
 GB = 1000 * MB
@@ -248,3 +253,31 @@ def test_the_actuator_speaks_bytes_and_takes_slowly(v2: Cgroup2) -> None:
     for write in plan:
         write.knob.write(write.value)
     assert actuator.read_back() == {KEY: amounts}
+
+
+class SlowAsked:
+    """Takes slow writes and never ends them."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[KnobRef, str | None]] = []
+
+    def submit(self, ref: KnobRef, value: str | None, _now_ns: int) -> int:
+        self.asked.append((ref, value))
+        return len(self.asked)
+
+    def poll(self, _now_ns: int) -> list[SlowResult]:
+        return []
+
+
+def test_writing_over_a_raised_limit_is_never_done_on_the_tick(v2: Cgroup2, tmp_path: Path) -> None:
+    """Raising is; but what may shrink, with its guard of seconds, is the slow writer's, though no plan was slow yet."""
+    knob = knob_of(v2, 590 * MB)
+    v2.put(v2.tree / "rack/web", "memory.max", str(500 * MB // PAGE_BYTES * PAGE_BYTES))
+    slow = SlowAsked()
+    enforcer = Enforcer(Journal(tmp_path / "state", started_unix_ns=1), slow, kinds=KINDS)
+    enforcer.apply([KnobWrite(knob, str(600 * MB), "web", Effect.GIVE)], 0)
+    assert not slow.asked
+    v2.put(v2.tree / "rack/web", "memory.max", str(800 * MB // PAGE_BYTES * PAGE_BYTES))
+    for tick in range(1, 5):
+        enforcer.drift(tick * S)
+    assert slow.asked == [(knob.ref, str(600 * MB))]
