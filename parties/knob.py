@@ -79,7 +79,6 @@ class KnobKind:
     passing: bool = False
     safe: Callable[[Knob], str | None] | None = None
     slow_to_shrink: bool = False  # raising is quick; what may lower (a roll-back, writing over a foreign value) is off the tick
-    slow_to_shrink: bool = False  # raising is quick; what may lower (a roll-back, writing over a foreign value) is off the tick
 
 
 KnobKinds = Mapping[str, KnobKind]
