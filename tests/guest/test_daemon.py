@@ -86,7 +86,7 @@ def test_what_runs_in_a_unit_is_where_its_holder_is(story: Story) -> None:
         effective = guest.read(f"{GROUPS}/{unit}.service/cpuset.cpus.effective").strip()
         assert {thread["cpus"] for thread in threads} == {effective}, unit
         if story.managed.cache:
-            assert {thread["resctrl"] for thread in threads} == {f"/parties-{unit}"}, unit
+            assert {thread["resctrl"] for thread in threads} == {f"parties-{unit}"}, unit
     allowed = [thread["cpus"] for threads in cpus.values() for thread in threads]
     assert not set(_cpus(allowed[0])) & set(_cpus(allowed[-1]))
 
