@@ -81,8 +81,8 @@ class Pool:
     """How much of one resource there is, in which steps it moves, and whether it is managed at all.
 
     ``total`` is a multiple of ``step`` (what is over belongs to nobody's partition). ``floor`` is the least that a service
-    keeps (at least one step, invariant 2). Frequency has ``levels`` in ascending Hz instead, turbo being the last of them; its
-    total and step are 0.
+    keeps (at least one step, invariant 2). Frequency has ``levels`` in ascending Hz instead, the last of them being turbo where
+    there is ``turbo``; its total and step are 0.
     """
 
     key: PoolKey
@@ -92,6 +92,7 @@ class Pool:
     levels: tuple[int, ...] = ()
     managed: bool = True
     reason: str = ""  # why it is not managed
+    turbo: bool = True  # whether the last level is turbo
 
     def __post_init__(self) -> None:
         if not self.managed:
@@ -103,6 +104,11 @@ class Pool:
                 raise InvariantError(f"{self.key}: floor {self.floor} is not a multiple of step {self.step}, at least one")
         elif list(self.levels) != sorted(set(self.levels)) or not self.levels:
             raise InvariantError(f"{self.key}: levels must ascend and not be empty: {self.levels}")
+
+    @property
+    def nominal_level(self) -> int:
+        """The highest level that is not turbo; where there is no other, turbo."""
+        return self.levels[-2] if self.turbo and len(self.levels) > 1 else self.levels[-1]
 
     def above(self, amount: int) -> int | None:
         """The next larger amount, or None at the top."""

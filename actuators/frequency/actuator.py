@@ -185,17 +185,19 @@ class FrequencyActuator:
         return self._found.get(ref)
 
 
-def frequency_actuator(
+def frequency_actuator(  # noqa: PLR0913 (what it is made from, each given by name)
     settings: FrequencySettings,
     domains: Sequence[Domain],
     *,
     whole_cores: bool,
     root: Path = Path("/"),
     found: Mapping[KnobRef, str] | None = None,
+    only_ask: bool = False,
 ) -> FrequencyActuator:
     """The actuator for the policies of these domains' cores; each domain is managed, or its pool says why not.
 
     ``whole_cores``: whether each holder has cores of its own. ``root`` is where /sys is. ``found``: see ``FrequencyActuator``.
+    ``only_ask``: whether this user may write does not matter, as nothing will be.
     """
     keys = {cpu: PoolKey(Resource.FREQUENCY, domain.id) for domain in domains for cpu in domain.cpus}
     policies = find_policies(keys, root) if whole_cores else ()
@@ -205,18 +207,18 @@ def frequency_actuator(
         key = PoolKey(Resource.FREQUENCY, domain.id)
         own = [policy for policy in policies if not set(domain.cpus).isdisjoint(policy.cpus)]
         try:
-            _check(domain, own, root, whole_cores=whole_cores)
+            _check(domain, own, root, whole_cores=whole_cores, only_ask=only_ask)
             plan = plan_levels(own, settings)
         except UnfitError as error:
             pools.append(Pool(key, managed=False, reason=str(error)))
             continue
-        pools.append(Pool(key, levels=plan.levels_hz))
+        pools.append(Pool(key, levels=plan.levels_hz, turbo=plan.turbo))
         for policy in own:
             clocks.setdefault(policy.directory, _Clock(policy, plan, keys))
     return FrequencyActuator(pools, list(clocks.values()), found)
 
 
-def _check(domain: Domain, policies: Sequence[CpufreqPolicy], root: Path, *, whole_cores: bool) -> None:
+def _check(domain: Domain, policies: Sequence[CpufreqPolicy], root: Path, *, whole_cores: bool, only_ask: bool) -> None:
     """Raise UnfitError where the domain's frequency cannot be managed per holder."""
     if not whole_cores:
         raise UnfitError("a frequency belongs to whole cores, and here cores are shared in fractions or not managed")
@@ -228,7 +230,7 @@ def _check(domain: Domain, policies: Sequence[CpufreqPolicy], root: Path, *, who
                 f"{policy.directory} sets one frequency for all managed cores of domain {domain.id}, so services cannot differ; "
                 "look in the BIOS for per-core P-states (coordination HW instead of SW_ALL)"
             )
-        if not os.access(policy.directory / "scaling_max_freq", os.W_OK):
+        if not only_ask and not os.access(policy.directory / "scaling_max_freq", os.W_OK):
             raise UnfitError(f"{policy.directory}/scaling_max_freq cannot be written; run as root, with /sys mounted for writing")
 
 

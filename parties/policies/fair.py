@@ -66,10 +66,8 @@ def _ceiling(pool: Pool, service: Service, floor: int) -> int:
 
 
 def _nominal(pool: Pool, members: Sequence[Service], *, best_effort: bool) -> dict[Holder, int]:
-    # The last level is turbo, which is no nominal frequency; where there is only one level, that is it.
-    nominal = pool.levels[-2] if len(pool.levels) > 1 else pool.levels[0]
-    held = {service.name: _nearest_level(pool, service, nominal) for service in members}
-    return held | {BEST_EFFORT: nominal} if best_effort else held
+    held = {service.name: _nearest_level(pool, service, pool.nominal_level) for service in members}
+    return held | {BEST_EFFORT: pool.nominal_level} if best_effort else held
 
 
 def _nearest_level(pool: Pool, service: Service, nominal: int) -> int:

@@ -362,7 +362,7 @@ def _share_power(desk: Desk) -> None:
     pool, frequency_hz = desk.group.home(Resource.FREQUENCY), desk.usage.frequency_hz
     if power is None or limit is None or pool is None or frequency_hz is None:
         return
-    guaranteed = pool.levels[-2] if len(pool.levels) > 1 else pool.levels[0]  # the last level is turbo
+    guaranteed = pool.nominal_level
     level = desk.held(pool)
     if power > POWER_LIMIT * limit and frequency_hz < guaranteed:
         lower = pool.below(level, pool.levels[0])

@@ -69,6 +69,7 @@ def test_turbo_and_step_are_as_set(tmp_path: Path) -> None:
     """Without turbo the last level is base; a step of 200 MHz halves the levels."""
     made = actuator(tmp_path, "intel-passive", FrequencySettings(step_hz=200 * MHZ, turbo=False))
     assert levels_mhz(made) == list(range(800, 2001, 200))
+    assert {pool.nominal_level for pool in made.pools()} == {2000 * MHZ}
 
 
 def test_without_turbo_limits_end_at_base(tmp_path: Path) -> None:

@@ -54,10 +54,12 @@ def test_the_remainder_goes_to_the_first_services(service: ServiceMaker) -> None
 
 
 def test_every_core_starts_at_nominal_frequency(node: NodeMaker, service: ServiceMaker) -> None:
-    """The level below turbo for services and best-effort jobs; the only level where there is one."""
+    """The level below turbo for services and best-effort jobs; the top one where it is not turbo, or the only one."""
     frequency = PoolKey(Resource.FREQUENCY, 0)
     partition = fair_start(node(), [service("a")], best_effort=True)
     assert partition.amounts[frequency] == {"a": 2_200_000_000, BEST_EFFORT: 2_200_000_000}
+    without_turbo = node_of(Pool(frequency, levels=(1_000_000_000, 2_000_000_000), turbo=False))
+    assert fair_start(without_turbo, [service("a")], best_effort=False).amounts[frequency] == {"a": 2_000_000_000}
     single = node_of(Pool(frequency, levels=(2_000_000_000,)))
     assert fair_start(single, [service("a")], best_effort=False).amounts[frequency] == {"a": 2_000_000_000}
 
