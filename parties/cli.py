@@ -35,6 +35,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "restore": BuiltIn("parties.commands.restore:restore", "Put back every value that a run has left changed."),
     "verify": BuiltIn("parties.commands.verify:verify", "Compare what every kernel value should be with what it is."),
     "check": BuiltIn("parties.commands.check:check", "Say everything that is wrong with a configuration."),
+    "doctor": BuiltIn("parties.commands.doctor:doctor", "Say what this machine has, what it lacks, and what to change."),
     "replay": BuiltIn("parties.commands.replay:replay_command", "Say what a policy would have decided in a recorded run."),
     "conformance": BuiltIn("parties.commands.conformance:conformance", "Test a client of the histogram socket."),
     "completion": BuiltIn("parties.commands.completion:completion", "Print the completion script of a shell."),

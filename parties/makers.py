@@ -30,7 +30,7 @@ class Parts:
     """What actuators are made from.
 
     ``found`` are values of before an earlier daemon by knob, ``machine_bytes`` is the machine's memory (0: as the kernel says),
-    ``root`` is where /proc, /sys and /dev are.
+    ``root`` is where /proc, /sys and /dev are. ``only_ask``: nothing will be written, so that it need not be permitted.
     """
 
     settings: ControlSettings
@@ -41,6 +41,7 @@ class Parts:
     found: Mapping[KnobRef, str] = field(default_factory=dict)
     machine_bytes: int = 0
     root: Path = Path("/")
+    only_ask: bool = False
 
     @property
     def homes(self) -> dict[str, int]:
@@ -91,7 +92,14 @@ def _frequency(parts: Parts) -> Actuator | None:
     settings = parts.settings.node.frequency
     if settings is None:
         return None
-    return frequency_actuator(settings, parts.domains, whole_cores=parts.whole_cores, root=parts.root, found=parts.found)
+    return frequency_actuator(
+        settings,
+        parts.domains,
+        whole_cores=parts.whole_cores,
+        root=parts.root,
+        found=parts.found,
+        only_ask=parts.only_ask,
+    )
 
 
 def _memory(parts: Parts) -> Actuator | None:

@@ -1,0 +1,115 @@
+"""The last-level cache: resctrl, else the command pqos."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from actuators.cache.actuator import cpu_flags, resctrl_mount
+from actuators.cache.resctrl import ResctrlTree, read_tree
+from actuators.cache.resctrl_actuator import ResctrlActuator
+from parties.doctor.examine import Specialist, amount
+from parties.doctor.model import Lack, Offer, Weight
+from parties.doctor.subject import Subject
+from parties.interfaces import Actuator
+from parties.model import Pool
+from parties.settings import CacheSettings
+from parties.units import format_cpu_list
+
+_CAN = frozenset({"cat_l3", "rdt_a"})
+_FIRST_TO_SHOW = (4, 10)
+"""The first Linux whose /proc/cpuinfo says that a processor can allocate cache."""
+
+_BINARY = ("B", "KiB", "MiB", "GiB")
+
+
+def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Offer:
+    """How many ways of which size there are to hand out, in which domains."""
+    managed = [pool for pool in pools if pool.managed]
+    hand_out = " or ".join(str(total) for total in sorted({pool.total for pool in managed}))
+    if not isinstance(actuator, ResctrlActuator):
+        return Offer("pqos (MSRs)", "way", f"{hand_out} ways to hand out in {_domains(pools)}; each for whole cores")
+    tree = read_tree(_mount(subject))
+    ways = tree.cache.full.bit_count()
+    size = _way_bytes(subject, ways)
+    each = f" of {amount(size, 1024, _BINARY)}" if size else ""
+    text = f"{ways} ways{each} in {_domains(pools)}, {hand_out} of them to hand out; {tree.cache.closids} classes{_shared(tree)}"
+    return Offer(f"resctrl ({tree.mount})", "way", text)
+
+
+def remedy(subject: Subject, reason: str) -> str:  # noqa: PLR0911 (a list of cases)
+    """What gives this machine cache allocation."""
+    if "not mounted" in reason:
+        return "mount -t resctrl resctrl /sys/fs/resctrl"
+    if "no L3 allocation" in reason:
+        return "boot with rdt=l3cat on the kernel's command line"
+    if "CLOSIDs" in reason or "classes of service" in reason:
+        return "end the tools that hold classes of service, and remove what nobody needs: rmdir /sys/fs/resctrl/NAME, or pqos -R"
+    if "intel-cmt-cat" in reason:
+        return "apt-get install intel-cmt-cat && modprobe msr"
+    if "MSR" in reason or "/dev/cpu" in reason:
+        return "modprobe msr"
+    if "fractions" in reason:
+        return 'set division = "whole" in [node.cores]'
+    flags = cpu_flags(subject.root)
+    if flags and not flags & _CAN and _hides_it(subject):
+        return (
+            "boot Linux 4.10 or later, which has resctrl; or apt-get install intel-cmt-cat && modprobe msr, and set "
+            'mechanism = "pqos" in [node.cache]'
+        )
+    if "hypervisor" in flags:
+        return "run on the machine itself: a virtual machine has no cache allocation unless its host passes it on"
+    if flags and not flags & _CAN:
+        return "none here: it takes a processor with Intel RDT or AMD QoS"
+    return ""
+
+
+def has_classes_for_all(subject: Subject) -> Iterator[Lack]:
+    """Code and data prioritisation halves the number of classes."""
+    mount = resctrl_mount(_settings(subject), subject.root)
+    if mount is not None and len(read_tree(mount).cache.lines) > 1:
+        text = "resctrl is mounted with code and data apart (CDP), which halves the number of classes"
+        yield Lack("cache.cdp", text, "umount /sys/fs/resctrl && mount -t resctrl resctrl /sys/fs/resctrl", Weight.NOTE)
+
+
+SPECIALIST = Specialist(describe, remedy, (has_classes_for_all,))
+
+
+def _settings(subject: Subject) -> CacheSettings:
+    return subject.settings.node.cache or CacheSettings()
+
+
+def _mount(subject: Subject) -> Path:
+    mount = resctrl_mount(_settings(subject), subject.root)
+    if mount is None:
+        raise ValueError("resctrl was unmounted meanwhile")
+    return mount
+
+
+def _hides_it(subject: Subject) -> bool:
+    """Whether this kernel is too old to show what an Intel server processor may well have."""
+    release = re.match(r"(\d+)\.(\d+)", subject.text("proc/sys/kernel/osrelease"))
+    old = release is not None and (int(release[1]), int(release[2])) < _FIRST_TO_SHOW
+    return old and "cqm" in cpu_flags(subject.root)
+
+
+def _domains(pools: Sequence[Pool]) -> str:
+    ids = [str(pool.key.domain) for pool in pools if pool.managed]
+    return f"{len(ids)} L3 domain{'s' if len(ids) > 1 else ''}, id {' '.join(ids)}"
+
+
+def _way_bytes(subject: Subject, ways: int) -> int:
+    """The size of one way; 0 where the machine does not say."""
+    for cpu in subject.cpus[:1]:
+        for index in range(8):
+            cache = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+            size = subject.text(f"{cache}/size")
+            if subject.text(f"{cache}/level") == "3" and size.endswith("K") and size[:-1].isdecimal():
+                return int(size[:-1]) * 1024 // ways
+    return 0
+
+
+def _shared(tree: ResctrlTree) -> str:
+    bits = [bit for bit in range(tree.cache.full.bit_length()) if tree.cache.shareable >> bit & 1]
+    return f"; ways {format_cpu_list(bits)} are shared with devices" if bits else ""

@@ -1,0 +1,44 @@
+"""The whole examination, in the order in which it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parties.doctor import cache, control_groups, cores, disk, frequency, memory, monitoring, network, rest, tools
+from parties.doctor.examine import examine_resource
+from parties.doctor.model import Report, ResourceReport
+from parties.doctor.subject import Subject
+from parties.model import Resource
+
+_SPECIALISTS = {
+    Resource.CORES: cores.SPECIALIST,
+    Resource.CACHE: cache.SPECIALIST,
+    Resource.FREQUENCY: frequency.SPECIALIST,
+    Resource.MEMORY: memory.SPECIALIST,
+    Resource.DISK: disk.SPECIALIST,
+}
+
+
+def examine(subject: Subject) -> Report:
+    """Look at everything once. Writes nothing to the machine, and takes as long as the subject's wait."""
+    return Report(
+        resources=tuple(_resource(subject, resource) for resource in Resource),
+        sections=(control_groups.examine(subject), monitoring.examine(subject), monitoring.examine_clock(subject)),
+        in_the_way=tools.in_the_way(subject),
+        rest=rest.examine(subject),
+        unseen=tuple(_unseen(subject)),
+    )
+
+
+def _resource(subject: Subject, resource: Resource) -> ResourceReport:
+    if resource is Resource.NETWORK:
+        return network.examine(subject)
+    return examine_resource(subject, resource, _SPECIALISTS[resource])
+
+
+def _unseen(subject: Subject) -> Iterator[str]:
+    if subject.is_root:
+        return
+    yield "not root: whether the kernel has HTB and its classifiers was not tried, and is taken for granted"
+    yield "not root: pqos cannot be run, so that a cache that only it could manage counts as not managed"
+    yield "not root: processes of other users may be hidden (hidepid), and with them who is in the way"
