@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -89,9 +88,7 @@ def _mount(subject: Subject) -> Path:
 
 def _hides_it(subject: Subject) -> bool:
     """Whether this kernel is too old to show what an Intel server processor may well have."""
-    release = re.match(r"(\d+)\.(\d+)", subject.text("proc/sys/kernel/osrelease"))
-    old = release is not None and (int(release[1]), int(release[2])) < _FIRST_TO_SHOW
-    return old and "cqm" in cpu_flags(subject.root)
+    return subject.older_than(*_FIRST_TO_SHOW) and "cqm" in cpu_flags(subject.root)
 
 
 def _domains(pools: Sequence[Pool]) -> str:

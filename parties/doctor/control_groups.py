@@ -11,7 +11,9 @@ from parties.doctor.examine import met
 from parties.doctor.model import Lack, Section
 from parties.doctor.subject import Subject, said
 
-_UNIFIED = "systemd.unified_cgroup_hierarchy=1"
+_UNIFIED = "systemd.unified_cgroup_hierarchy=1 on the kernel's command line"
+_COMPLETE = (5, 2)
+"""The first Linux whose v2 has all that is needed: CPU time since 4.15, CPU sets since 5.0, freezing since 5.2."""
 
 
 def version_of(subject: Subject, controller: Controller) -> str:
@@ -38,8 +40,10 @@ def remedy(subject: Subject, reason: str) -> str:
 
 def unified(subject: Subject) -> str:
     """How to have control groups v2 only."""
+    if subject.older_than(*_COMPLETE):
+        return f"boot Linux 5.2 or later, with {_UNIFIED}"
     if _systemd_runs(subject):
-        return f"boot with {_UNIFIED} on the kernel's command line"
+        return f"boot with {_UNIFIED}"
     return "unmount the v1 hierarchies, then mount -t cgroup2 none /sys/fs/cgroup"
 
 

@@ -14,6 +14,7 @@ from parties.interfaces import Actuator
 from parties.model import Pool
 from parties.settings import FrequencyMechanism, FrequencySettings
 
+_TURBO_MARK_HZ = 1_000_000
 _DECIMAL = ("Hz", "kHz", "MHz", "GHz")
 
 
@@ -28,7 +29,10 @@ def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Off
     turbo = plan.turbo and len(levels) > 1
     below = levels[:-1] if turbo else levels
     low, high = amount(below[0], 1000, _DECIMAL), amount(below[-1], 1000, _DECIMAL)
-    top = f", and turbo to {amount(levels[-1], 1000, _DECIMAL)}" if turbo else "; no turbo"
+    top = "; no turbo"
+    if turbo:  # acpi-cpufreq says only that there is turbo, by an entry of 1 MHz more
+        told = levels[-1] - below[-1] > _TURBO_MARK_HZ
+        top = f", and turbo to {amount(levels[-1], 1000, _DECIMAL)}" if told else ", and turbo"
     count = f"{len(below)} levels from {low} to {high}" if len(below) > 1 else f"one level, {low}"
     return Offer(f"{mechanism} ({drivers})", "Hz", f"{count}{top}; {len(policies)} clocks")
 

@@ -49,9 +49,9 @@ def _has_pressure(subject: Subject) -> bool:
 def _pressure(subject: Subject) -> Iterator[Lack]:
     if not subject.text("proc/pressure/cpu"):
         text = "no pressure stall information: waiting for CPU, memory and disk is not seen"
-        yield Lack(
-            "monitoring.no-pressure", text, "boot with psi=1 on the kernel's command line (Linux 4.20, CONFIG_PSI)", Weight.NOTE
-        )
+        old = subject.older_than(4, 20)
+        change = "boot Linux 4.20 or later" if old else "boot with psi=1 on the kernel's command line (CONFIG_PSI)"
+        yield Lack("monitoring.no-pressure", text, change, Weight.NOTE)
     elif subject.layer.hierarchies.v2 is None:
         text = "pressure is told for the whole machine only: there is no control group v2 tree"
         yield Lack("monitoring.no-v2-tree", text, "mount -t cgroup2 none /sys/fs/cgroup/unified", Weight.NOTE)
@@ -65,6 +65,9 @@ def _counters(subject: Subject) -> Iterator[Lack]:
     if not flags & _COUNTS:
         text = "neither cache occupancy nor memory bandwidth of a service is seen: the processor does not count them"
         yield Lack("monitoring.no-counters", text, "", Weight.NOTE)
+    elif "resctrl" not in subject.text("proc/filesystems").split():
+        text = "neither cache occupancy nor memory bandwidth of a service is seen: the kernel has no resctrl"
+        yield Lack("monitoring.no-resctrl", text, "boot Linux 4.14 or later, with CONFIG_X86_CPU_RESCTRL", Weight.NOTE)
     elif mount is None:
         text = "neither cache occupancy nor memory bandwidth of a service is seen: resctrl is not mounted"
         yield Lack("monitoring.not-mounted", text, "mount -t resctrl resctrl /sys/fs/resctrl", Weight.NOTE)

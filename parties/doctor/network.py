@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from actuators.network.probe import KernelSupport, kernel_support
 from parties.doctor.examine import Specialist, amount, examine_resource, met
 from parties.doctor.model import Lack, Offer, ResourceReport, Weight
 from parties.doctor.subject import Subject
@@ -18,7 +17,8 @@ def examine(subject: Subject) -> ResourceReport:
     """The report. A kernel that is not running here cannot be asked, and only what is known of it is said."""
     if subject.is_live or not subject.asks(Resource.NETWORK):
         return examine_resource(subject, Resource.NETWORK, SPECIALIST)
-    support, offer, lacks = subject.support, Offer(), []
+    support, offer = subject.traffic, Offer()
+    lacks: list[Lack] = []
     if support is None:
         text = "whether the kernel can shape traffic can be asked only on the machine itself"
         lacks.append(Lack("network.unseen", text, "run parties doctor there"))
@@ -54,7 +54,7 @@ def is_there(subject: Subject) -> Iterator[Lack]:
 
 def recognises_groups(subject: Subject) -> Iterator[Lack]:
     """Whose packet it is is best told by the control group of its socket."""
-    support = _support(subject)
+    support = subject.traffic
     if support is None or support.htb:
         return
     if subject.layer.hierarchies.v2 is None:
@@ -67,17 +67,13 @@ def recognises_groups(subject: Subject) -> Iterator[Lack]:
 
 def recognises_ports(subject: Subject) -> Iterator[Lack]:
     """Where control groups do not tell, ports do."""
-    support = _support(subject)
+    support = subject.traffic
     if support is not None and support.ports and not support.htb:
         text = f"the kernel cannot tell traffic apart by port ({support.ports})"
         yield Lack("network.no-u32", text, "modprobe cls_u32 (CONFIG_NET_CLS_U32)", Weight.NOTE)
 
 
 SPECIALIST = Specialist(describe, remedy, (is_there, recognises_groups, recognises_ports))
-
-
-def _support(subject: Subject) -> KernelSupport | None:
-    return kernel_support() if subject.is_live else subject.support
 
 
 def _offer(subject: Subject) -> Offer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from parties.doctor import cache, control_groups, cores, disk, frequency, memory, monitoring, network, rest, tools
 from parties.doctor.examine import examine_resource
-from parties.doctor.model import Report, ResourceReport
+from parties.doctor.model import Lack, Offer, Report, ResourceReport
 from parties.doctor.subject import Subject
 from parties.model import Resource
 
@@ -21,9 +22,10 @@ _SPECIALISTS = {
 
 def examine(subject: Subject) -> Report:
     """Look at everything once. Writes nothing to the machine, and takes as long as the subject's wait."""
+    sections = (control_groups.examine(subject), monitoring.examine(subject), monitoring.examine_clock(subject))
     return Report(
         resources=tuple(_resource(subject, resource) for resource in Resource),
-        sections=(control_groups.examine(subject), monitoring.examine(subject), monitoring.examine_clock(subject)),
+        sections=tuple(replace(section, lacks=_plain(subject, section.lacks)) for section in sections),
         in_the_way=tools.in_the_way(subject),
         rest=rest.examine(subject),
         unseen=tuple(_unseen(subject)),
@@ -32,8 +34,15 @@ def examine(subject: Subject) -> Report:
 
 def _resource(subject: Subject, resource: Resource) -> ResourceReport:
     if resource is Resource.NETWORK:
-        return network.examine(subject)
-    return examine_resource(subject, resource, _SPECIALISTS[resource])
+        found = network.examine(subject)
+    else:
+        found = examine_resource(subject, resource, _SPECIALISTS[resource])
+    offer = Offer(*map(subject.plain, (found.offer.mechanism, found.offer.unit, found.offer.range)))
+    return replace(found, offer=offer, lacks=_plain(subject, found.lacks))
+
+
+def _plain(subject: Subject, lacks: Iterable[Lack]) -> tuple[Lack, ...]:
+    return tuple(replace(lack, text=subject.plain(lack.text), change=subject.plain(lack.change)) for lack in lacks)
 
 
 def _unseen(subject: Subject) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -22,7 +23,7 @@ from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.layer import find_layer
 from actuators.cgroup.naming import Resolved, resolve
 from actuators.disk import find_disk
-from actuators.network.probe import KernelSupport
+from actuators.network.probe import KernelSupport, kernel_support
 from actuators.systemd.layer import SystemdLayer
 from monitors.topology import Topology, TopologyError
 from parties.config_machine import Machine
@@ -131,6 +132,11 @@ class Subject:
         return self.topology.online if self.topology is not None else ()
 
     @cached_property
+    def traffic(self) -> KernelSupport | None:
+        """What the kernel has for shaping traffic."""
+        return kernel_support() if self.is_live else self.support
+
+    @cached_property
     def registered(self) -> tuple[str, ...]:
         """The paths of every registered control group, as far as they can be found."""
         with contextlib.suppress(*MISTAKES):
@@ -163,6 +169,15 @@ class Subject:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
+
+    def older_than(self, major: int, minor: int) -> bool:
+        """Whether the kernel is older than that release; one that does not say is not."""
+        found = re.match(r"(\d+)\.(\d+)", self.text("proc/sys/kernel/osrelease"))
+        return found is not None and (int(found[1]), int(found[2])) < (major, minor)
+
+    def plain(self, text: str) -> str:
+        """A message with paths as they are on the machine itself."""
+        return text if self.is_live else text.replace(f"{self.root}/", "/")
 
     def kernel_arguments(self) -> dict[str, str]:
         """The kernel's command line by name; "" for what has no value."""
