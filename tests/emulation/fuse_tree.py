@@ -157,6 +157,8 @@ class Faulty:
             elif do == "clear":
                 self.faults.ordered.clear()
                 self.faults.gone.clear()
+                self.faults.release.set()
+                self.faults.release = threading.Event()
             elif do == "log":
                 return self.faults.log
             elif do.startswith(("set_", "get_")):
@@ -224,7 +226,7 @@ class Mounted:
         self.order("vanish", pattern=pattern)
 
     def clear(self) -> None:
-        """Forget every fault ordered; what vanished is there again."""
+        """Forget every fault ordered; what vanished is there again, what hangs goes on, and what will be told to hang does."""
         self.order("clear")
 
     def log(self) -> list[dict[str, Any]]:
