@@ -228,7 +228,7 @@ def main() -> None:
     module, _, attribute = kinds.partition(":")
     table = getattr(importlib.import_module(module), attribute)
     knobs: dict[KnobRef, Knob] = {}
-    with socket.socket(fileno=fd) as server:
+    with socket.socket(fileno=fd) as server, contextlib.suppress(ConnectionError):  # the parent was killed: so are we, in a moment
         while data := server.recv(_MESSAGE_BYTES):
             server.send(json.dumps(_answer(table, knobs, data)).encode())
 
