@@ -421,3 +421,13 @@ def test_heracles_says_which_tables_have_no_effect() -> None:
     text = message(one.replace("[[service]]", tables))
     assert "line 7, node.memory: has no effect, as heracles partitions neither memory nor disk; take it out" in text
     assert "line 9, node.disk: has no effect, as heracles partitions neither memory nor disk; take it out" in text
+
+
+@pytest.mark.parametrize("cores", ["", "[node.cores]\n", '[node.cores]\nreserved = ""\n'])
+@pytest.mark.parametrize("key", ["processes", "kernel_threads", "interrupts"])
+def test_the_rest_needs_reserved_cpus(key: str, cores: str) -> None:
+    """Without them there is no place to keep it; with them all is well."""
+    text = GOOD.replace("[node.memory]", f"[rest]\n{key} = true\n{cores}[node.memory]")
+    assert f"rest.{key}: there are no reserved CPUs to keep the rest of the machine on; name some in [node.cores]" in message(text)
+    good = GOOD.replace("[node.memory]", f'[rest]\n{key} = true\n[node.cores]\nreserved = "0"\n[node.memory]')
+    assert parse(good, "parties.toml")
