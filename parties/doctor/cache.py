@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from actuators.cache.actuator import cpu_flags, resctrl_mount
+from actuators.cache.actuator import cpu_flags, pqos_command, resctrl_mount, wants_pqos
 from actuators.cache.resctrl import ResctrlTree, read_tree
 from actuators.cache.resctrl_actuator import ResctrlActuator
-from parties.doctor.examine import Specialist, amount
-from parties.doctor.model import Lack, Offer, Weight
+from parties.doctor.examine import Specialist, amount, examine_resource
+from parties.doctor.model import Lack, Offer, ResourceReport, Weight
 from parties.doctor.subject import Subject
 from parties.interfaces import Actuator
-from parties.model import Pool
-from parties.settings import CacheSettings
+from parties.model import Pool, Resource
+from parties.settings import CacheMechanism, CacheSettings
 from parties.units import format_cpu_list
 
 _CAN = frozenset({"cat_l3", "rdt_a"})
 _FIRST_TO_SHOW = (4, 10)
 """The first Linux whose /proc/cpuinfo says that a processor can allocate cache."""
+
+_REMEDIES = (
+    ("resctrl, which is not mounted", "mount -t resctrl resctrl /sys/fs/resctrl"),
+    ("is resctrl mounted there?", "mount -t resctrl resctrl /sys/fs/resctrl"),
+    ("no L3 allocation", "boot with rdt=l3cat on the kernel's command line"),
+    ("classes of service", "end the tools that hold classes, and remove what nobody needs: rmdir /sys/fs/resctrl/NAME, or pqos -R"),
+    ("intel-cmt-cat", "apt-get install intel-cmt-cat && modprobe msr"),
+    ("MSR", "modprobe msr"),
+    ("fractions", 'set division = "whole" in [node.cores]'),
+)
+"""What to change, by words of the actuator's reason."""
 
 _BINARY = ("B", "KiB", "MiB", "GiB")
 
@@ -37,31 +48,26 @@ def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Off
     return Offer(f"resctrl ({tree.mount})", "way", text)
 
 
-def remedy(subject: Subject, reason: str) -> str:  # noqa: PLR0911 (a list of cases)
+def remedy(subject: Subject, reason: str) -> str:
     """What gives this machine cache allocation."""
-    if "not mounted" in reason:
-        return "mount -t resctrl resctrl /sys/fs/resctrl"
-    if "no L3 allocation" in reason:
-        return "boot with rdt=l3cat on the kernel's command line"
-    if "CLOSIDs" in reason or "classes of service" in reason:
-        return "end the tools that hold classes of service, and remove what nobody needs: rmdir /sys/fs/resctrl/NAME, or pqos -R"
-    if "intel-cmt-cat" in reason:
-        return "apt-get install intel-cmt-cat && modprobe msr"
-    if "MSR" in reason or "/dev/cpu" in reason:
-        return "modprobe msr"
-    if "fractions" in reason:
-        return 'set division = "whole" in [node.cores]'
+    if "pqos" in reason and not subject.is_root:
+        return "run parties doctor as root, which can ask pqos"
+    known = next((change for words, change in _REMEDIES if words in reason), "")
+    return known or _of_processor(subject)
+
+
+def _of_processor(subject: Subject) -> str:
     flags = cpu_flags(subject.root)
-    if flags and not flags & _CAN and _hides_it(subject):
+    if not flags or flags & _CAN:
+        return ""
+    if subject.older_than(*_FIRST_TO_SHOW) and "cqm" in flags:  # an Intel server processor, which may well have it
         return (
             "boot Linux 4.10 or later, which has resctrl; or apt-get install intel-cmt-cat && modprobe msr, and set "
             'mechanism = "pqos" in [node.cache]'
         )
     if "hypervisor" in flags:
         return "run on the machine itself: a virtual machine has no cache allocation unless its host passes it on"
-    if flags and not flags & _CAN:
-        return "none here: it takes a processor with Intel RDT or AMD QoS"
-    return ""
+    return "none here: it takes a processor with Intel RDT or AMD QoS"
 
 
 def has_classes_for_all(subject: Subject) -> Iterator[Lack]:
@@ -72,6 +78,14 @@ def has_classes_for_all(subject: Subject) -> Iterator[Lack]:
         yield Lack("cache.cdp", text, "umount /sys/fs/resctrl && mount -t resctrl resctrl /sys/fs/resctrl", Weight.NOTE)
 
 
+def examine(subject: Subject) -> ResourceReport:
+    """The report. The command pqos of a machine that is not this one is never run."""
+    if not _needs_pqos(subject) or subject.is_live:
+        return examine_resource(subject, Resource.CACHE, SPECIALIST)
+    lack = Lack("cache.unseen", "what pqos can do can be asked only on the machine itself", "run parties doctor there")
+    return ResourceReport(Resource.CACHE, Offer("pqos (MSRs)", "way"), (lack,))
+
+
 SPECIALIST = Specialist(describe, remedy, (has_classes_for_all,))
 
 
@@ -79,16 +93,19 @@ def _settings(subject: Subject) -> CacheSettings:
     return subject.settings.node.cache or CacheSettings()
 
 
+def _needs_pqos(subject: Subject) -> bool:
+    settings = _settings(subject)
+    if not subject.asks(Resource.CACHE) or not pqos_command(subject.root):
+        return False
+    automatic = settings.mechanism is CacheMechanism.AUTO and resctrl_mount(settings, subject.root) is None
+    return settings.mechanism is CacheMechanism.PQOS or (automatic and wants_pqos(subject.root))
+
+
 def _mount(subject: Subject) -> Path:
     mount = resctrl_mount(_settings(subject), subject.root)
     if mount is None:
         raise ValueError("resctrl was unmounted meanwhile")
     return mount
-
-
-def _hides_it(subject: Subject) -> bool:
-    """Whether this kernel is too old to show what an Intel server processor may well have."""
-    return subject.older_than(*_FIRST_TO_SHOW) and "cqm" in cpu_flags(subject.root)
 
 
 def _domains(pools: Sequence[Pool]) -> str:

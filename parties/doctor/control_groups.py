@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from actuators.cgroup.group import Controller
-from actuators.cgroup.hierarchy import SetupError
+from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.naming import GroupNames
 from parties.doctor.examine import met
 from parties.doctor.model import Lack, Section
@@ -55,7 +55,7 @@ def examine(subject: Subject) -> Section:
         advice = "mount /proc" if "mounts" in said(error) else "mount -t cgroup2 none /sys/fs/cgroup"
         return Section("control_groups", {"version": "none"}, (Lack("control-groups.none", said(error), advice),))
     on_v1 = sorted(controller.value for controller in Controller if controller.value in hierarchies.v1)
-    on_v2 = subject.text(str((hierarchies.v2 / "cgroup.controllers").relative_to(subject.root))).split() if hierarchies.v2 else []
+    on_v2 = subject.text(str(hierarchies.v2 / "cgroup.controllers")).split() if hierarchies.v2 else []
     only = "v1" if on_v1 else "v2"
     facts = {
         "version": "hybrid" if on_v1 and hierarchies.v2 is not None else only,
@@ -81,4 +81,4 @@ def _are_there(subject: Subject) -> Iterator[Lack]:
 
 
 def _systemd_runs(subject: Subject) -> bool:
-    return GroupNames(subject.root, subject.layer.hierarchies).systemd_runs
+    return GroupNames(subject.root, Hierarchies()).systemd_runs

@@ -21,7 +21,7 @@ def examine(subject: Subject) -> Section:
     """Pressure stall information, LLC occupancy and memory bandwidth."""
     settings = subject.settings.node.cache or CacheSettings()
     mount = resctrl_mount(settings, subject.root)
-    features = subject.text(str((mount / "info/L3_MON/mon_features").relative_to(subject.root))).split() if mount else []
+    features = subject.text(str(mount / "info/L3_MON/mon_features")).split() if mount else []
     counts = mount is not None and has_counters(mount)
     facts = {
         "pressure": "per control group" if _has_pressure(subject) else "none",
@@ -43,7 +43,7 @@ def examine_clock(subject: Subject) -> Section:
 
 
 def _has_pressure(subject: Subject) -> bool:
-    return bool(subject.text("proc/pressure/cpu")) and subject.layer.hierarchies.v2 is not None
+    return bool(subject.text("proc/pressure/cpu")) and subject.has_v2_tree
 
 
 def _pressure(subject: Subject) -> Iterator[Lack]:
@@ -52,7 +52,7 @@ def _pressure(subject: Subject) -> Iterator[Lack]:
         old = subject.older_than(4, 20)
         change = "boot Linux 4.20 or later" if old else "boot with psi=1 on the kernel's command line (CONFIG_PSI)"
         yield Lack("monitoring.no-pressure", text, change, Weight.NOTE)
-    elif subject.layer.hierarchies.v2 is None:
+    elif not subject.has_v2_tree:
         text = "pressure is told for the whole machine only: there is no control group v2 tree"
         yield Lack("monitoring.no-v2-tree", text, "mount -t cgroup2 none /sys/fs/cgroup/unified", Weight.NOTE)
 

@@ -13,11 +13,13 @@ from parties.model import Resource
 
 _SPECIALISTS = {
     Resource.CORES: cores.SPECIALIST,
-    Resource.CACHE: cache.SPECIALIST,
     Resource.FREQUENCY: frequency.SPECIALIST,
     Resource.MEMORY: memory.SPECIALIST,
     Resource.DISK: disk.SPECIALIST,
 }
+
+_EXAMINERS = {Resource.CACHE: cache.examine, Resource.NETWORK: network.examine}
+"""Those that cannot be asked on a copy of a machine."""
 
 
 def examine(subject: Subject) -> Report:
@@ -33,10 +35,8 @@ def examine(subject: Subject) -> Report:
 
 
 def _resource(subject: Subject, resource: Resource) -> ResourceReport:
-    if resource is Resource.NETWORK:
-        found = network.examine(subject)
-    else:
-        found = examine_resource(subject, resource, _SPECIALISTS[resource])
+    own = _EXAMINERS.get(resource)
+    found = own(subject) if own is not None else examine_resource(subject, resource, _SPECIALISTS[resource])
     offer = Offer(*map(subject.plain, (found.offer.mechanism, found.offer.unit, found.offer.range)))
     return replace(found, offer=offer, lacks=_plain(subject, found.lacks))
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from actuators.cache.resctrl import ResctrlError
 from actuators.cgroup.group import GroupLayer
 from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.layer import find_layer
 from actuators.cgroup.naming import Resolved, resolve
 from actuators.disk import find_disk
+from actuators.frequency.levels import UnfitError
 from actuators.network.probe import KernelSupport, kernel_support
 from actuators.systemd.layer import SystemdLayer
 from monitors.topology import Topology, TopologyError
@@ -56,6 +58,7 @@ _LEAST_STEP_BYTES = 1 << 20
 class Subject:
     """The machine below ``root``, for ``given`` settings; without any it is examined for all that can be managed.
 
+    ``live``: whether that machine is this one, so that its kernel and its commands can be asked; None: where the root is "/".
     ``user_id``: who asks, -1 for this process's own user. ``wait`` passes the time between the two looks at what runs. ``support``
     is what a kernel that cannot be asked has for shaping traffic; None where nobody knows.
     """
@@ -63,13 +66,14 @@ class Subject:
     root: Path = Path("/")
     given: ControlSettings | None = None
     user_id: int = -1
+    live: bool | None = None
     wait: Callable[[], None] = lambda: time.sleep(1.0)
     support: KernelSupport | None = None
 
     @property
     def is_live(self) -> bool:
-        """Whether the machine is this one, so that its kernel can be asked."""
-        return self.root == Path("/")
+        """Whether the machine is this one."""
+        return self.root == Path("/") if self.live is None else self.live
 
     @property
     def is_root(self) -> bool:
@@ -118,6 +122,13 @@ class Subject:
         layer = find_layer(Hierarchies.find(self.root, self.settings.controllers), self.root)
         return SystemdLayer(layer, self.names.units, self.root) if self.names.units else layer
 
+    @property
+    def has_v2_tree(self) -> bool:
+        """Whether there is a v2 tree at all, with controllers or without."""
+        with contextlib.suppress(*MISTAKES):
+            return self.layer.hierarchies.v2 is not None
+        return False
+
     @cached_property
     def domains(self) -> tuple[Domain, ...]:
         """The managed cores. Raises TopologyError."""
@@ -164,10 +175,10 @@ class Subject:
                     made.close()
 
     def text(self, path: str) -> str:
-        """A small file below the root without its last newline; empty where there is none or it may not be read."""
+        """A small file, below the root unless its path begins there, without blanks around it; empty where it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
+        except (OSError, ValueError):  # a path made of what another file says may be none at all
             return ""
 
     def older_than(self, major: int, minor: int) -> bool:
@@ -177,7 +188,7 @@ class Subject:
 
     def plain(self, text: str) -> str:
         """A message with paths as they are on the machine itself."""
-        return text if self.is_live else text.replace(f"{self.root}/", "/")
+        return text if self.root == Path("/") else text.replace(f"{self.root}/", "/")
 
     def kernel_arguments(self) -> dict[str, str]:
         """The kernel's command line by name; "" for what has no value."""
@@ -189,7 +200,7 @@ class Subject:
         for directory in _listed(self.root / "sys/block"):
             number, size = self.text(f"sys/block/{directory}/dev"), self.text(f"sys/block/{directory}/size")
             if number and size.isdecimal() and int(size) and not directory.startswith(_NOT_DISKS):
-                with contextlib.suppress(SetupError, OSError):
+                with contextlib.suppress(*MISTAKES):
                     found.append((-int(size), find_disk(number, self.root).number))
         return [number for _, number in sorted(found)]
 
@@ -230,7 +241,7 @@ class Subject:
         )
 
 
-MISTAKES = (SetupError, TopologyError, KnobError, OSError, ValueError)
+MISTAKES = (SetupError, TopologyError, ResctrlError, UnfitError, KnobError, OSError, ValueError)
 """What the parts of a machine that is not as it should be may raise, each with a message for the operator."""
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actuators.cache.actuator import resctrl_mount
-from actuators.cache.resctrl import ResctrlError, read_tree
-from actuators.cgroup.hierarchy import SetupError
+from actuators.cache.resctrl import read_tree
 from monitors.writers import SUSPECTS
 from parties.doctor.model import Tool
-from parties.doctor.subject import Subject
+from parties.doctor.subject import MISTAKES, Subject
 from parties.lock import LOCK_NAME
 from parties.settings import CacheSettings
 from parties.verify import running_daemon
@@ -104,7 +103,7 @@ def _resctrl_groups(subject: Subject) -> Iterator[Tool]:
     mount = resctrl_mount(subject.settings.node.cache or CacheSettings(), subject.root)
     if mount is None:
         return
-    with contextlib.suppress(ResctrlError, OSError):
+    with contextlib.suppress(*MISTAKES):
         for group in read_tree(mount).foreign:
             place = mount / group.name
             change = f"end the tool that made it, then rmdir {_shown(subject, place)}"
@@ -113,12 +112,12 @@ def _resctrl_groups(subject: Subject) -> Iterator[Tool]:
 
 def _cpu_sets(subject: Subject) -> Iterator[Tool]:
     """Groups of container engines and virtual machines that are confined to CPUs."""
-    with contextlib.suppress(SetupError, OSError):
+    with contextlib.suppress(*MISTAKES):
         hierarchies = subject.layer.hierarchies
         tree = hierarchies.v1.get("cpuset", hierarchies.v2)
         ours = {"/" + path.strip("/") for path in subject.registered}
         for place in [] if tree is None else [place for pattern in _CONTAINER_GROUPS for place in sorted(tree.glob(pattern))]:
-            cpus = subject.text(str((place / "cpuset.cpus").relative_to(subject.root)))
+            cpus = subject.text(str(place / "cpuset.cpus"))
             if cpus and tree is not None and f"/{place.relative_to(tree)}" not in ours:
                 yield Tool(
                     "CPU set of a container or virtual machine",
@@ -129,4 +128,4 @@ def _cpu_sets(subject: Subject) -> Iterator[Tool]:
 
 
 def _shown(subject: Subject, place: Path) -> str:
-    return f"/{place.relative_to(subject.root)}"
+    return subject.plain(str(place))
