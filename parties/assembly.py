@@ -39,7 +39,7 @@ from parties.host import Events, HostPlatform, Monitors, refs_at_start
 from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
 from parties.journal import JOURNAL_NAME, Journal, boot_id, read_journal
-from parties.knob import KnobRef
+from parties.knob import KnobRef, changed_besides
 from parties.makers import Parts, make_actuators
 from parties.model import BEST_EFFORT, NS_PER_S, Domain, Node, Partition, QosTarget, Resource, Service
 from parties.placement import Placement
@@ -346,6 +346,7 @@ class Host:
             None if self.earlier is None else self.earlier.in_force.placement,
             best_effort_idle_class=self._policy.best_effort_idle_class,
         )
+        kept |= changed_besides(kept, KINDS)
         if self.earlier is None:
             self._put_back(lambda ref: ref not in kept and not self._rest.asks(ref))
             return

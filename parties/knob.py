@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -83,6 +83,12 @@ class KnobKind:
 
 KnobKinds = Mapping[str, KnobKind]
 """Every kind of knob by its name."""
+
+
+def changed_besides(refs: Iterable[KnobRef], kinds: KnobKinds) -> frozenset[KnobRef]:
+    """What writing these knobs changes besides: never wanted by itself, and put back only after all of them."""
+    knobs = (kinds[ref.kind].make(ref.address) for ref in refs if ref.kind in kinds)
+    return frozenset(other.ref for knob in knobs if isinstance(knob, ChangesMore) for other in knob.journalled_first())
 
 
 def slow_kinds(kinds: KnobKinds) -> frozenset[str]:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from parties.codec import CodecError, compact_json, from_json, to_json
 from parties.in_force import IN_FORCE_NAME, InForce, InForceError, read_in_force, write_in_force
-from parties.knob import KnobKinds, KnobRef
+from parties.knob import KnobKinds, KnobRef, changed_besides
 from parties.model import BEST_EFFORT, IDLE, Decision, Holder, Node, Observation, Partition, Pool, Resource, Service
 from parties.record import Timing
 from parties.settings import ControlSettings
@@ -185,11 +185,15 @@ class Leavers:
             return False
         wanted = self.earlier.in_force.wanted.get(ref)
         if wanted is None:
-            return ref not in self.earlier.in_force.yielded
+            return ref not in self.earlier.in_force.yielded and ref not in self._changed_by_those_who_stay()
         kind = self.kinds.get(ref.kind)
         if kind is not None and kind.resource is not None and kind.resource not in self.partitioned:
             return True
         return self.earlier.left.members.get(wanted.holder) != self.members.get(wanted.holder)
+
+    def _changed_by_those_who_stay(self) -> frozenset[KnobRef]:
+        """What belongs to values that stay in force, such as the files that say so."""
+        return changed_besides([*self.kept, *(ref for ref in self.earlier.in_force.wanted if not self(ref))], self.kinds)
 
 
 # Amounts

@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parties.in_force import IN_FORCE_NAME, InForce, Wanted, write_in_force
-from parties.knob import KnobKind, KnobRef
+from parties.knob import Knob, KnobKind, KnobRef
 from parties.model import BEST_EFFORT, IDLE, Core, Domain, Holder, Node, Partition, Pool, PoolKey, QosTarget, Resource, Service
 from parties.placement import Placement
 from parties.policies.fair import fair_start
@@ -282,10 +283,22 @@ def test_the_mark_is_written_whole(tmp_path: Path) -> None:
 
 # Whose values go back
 
-KINDS = {
-    "cpu": KnobKind(lambda _: pytest.fail("no knob is to be made"), Resource.CORES),
-    "disk": KnobKind(lambda _: pytest.fail("no knob is to be made"), Resource.DISK),
-}
+
+class WithFile:
+    """A knob whose writing leaves a file of its group behind."""
+
+    def __init__(self, kind: str, address: tuple[str, ...]) -> None:
+        self.ref = KnobRef(kind, address)
+
+    def journalled_first(self) -> list[WithFile]:
+        return [WithFile("file", self.ref.address[:1])]
+
+
+def with_file(kind: str) -> Callable[[tuple[str, ...]], Knob]:
+    return lambda address: cast("Knob", WithFile(kind, address))
+
+
+KINDS = {kind: KnobKind(with_file(kind), resource) for kind, resource in (("cpu", Resource.CORES), ("disk", Resource.DISK))}
 
 
 @pytest.mark.parametrize(
@@ -298,8 +311,13 @@ KINDS = {
         (KnobRef("disk", ("/a",)), True),
         (KnobRef("cpu", ("/unknown",)), True),
         (KnobRef("cpu", ("/theirs",)), False),
+        (KnobRef("file", ("/a",)), False),
+        (KnobRef("file", ("/b",)), True),
     ],
-    ids=["written", "same-holder", "holder-left", "holder-moved", "not-managed", "nobody-knows", "yielded"],
+    ids=[
+        *("written", "same-holder", "holder-left", "holder-moved", "not-managed", "nobody-knows", "yielded"),
+        *("changed-besides", "changed-besides-by-who-left"),
+    ],
 )
 def test_whose_knobs_go_back(ref: KnobRef, *, back: bool) -> None:
     """Those of services that left or moved, and of resources that are not managed any more; nobody else's."""
