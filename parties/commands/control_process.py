@@ -26,8 +26,9 @@ from parties.model import NS_PER_S
 from parties.settings import ControlSettings
 from parties.signals import waking
 
-STOP_LIMIT_NS = 15 * NS_PER_S
-"""How long a stopped control process may take to put everything back, or to leave it to the next one."""
+STOP_LIMIT_NS = 60 * NS_PER_S
+"""How long a stopped control process may take to put everything back, or to leave it to the next one. A service manager that is asked
+to read its units anew takes seconds on a busy machine; the unit's TimeoutStopSec is longer than this."""
 
 _MESSAGE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16

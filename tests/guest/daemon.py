@@ -21,8 +21,8 @@ PYTHONPATH=/opt/project exec /usr/bin/python3 -c 'from parties.cli import main; 
 """
 DROP_IN = "/etc/systemd/system/parties.service.d/guest.conf"
 _SOURCES = "[Service]\nEnvironment=PYTHONPATH=/opt/project\n"
-_ONCE = "[Service]\nRestart=no\n"
-START_LIMIT_S = 180.0
+_ONCE = "[Service]\nRestart=no\nWatchdogSec=60\nTimeoutStartSec=300\nTimeoutStopSec=300\n"  # a slow machine
+START_LIMIT_S = 300.0
 
 
 class Daemon:
@@ -85,17 +85,15 @@ class Daemon:
 
     @property
     def control_pid(self) -> int:
-        """The control process."""
-        return int(self._in_force()["pid"])
+        """The control process; 0 while there is none that manages."""
+        answer = self._guest.run("cat", f"{RUNTIME}/in-force.json")
+        return int(json.loads(answer.out)["pid"]) if answer.code == 0 else 0
 
     def kill(self, name: str, pid: int) -> None:
         """Send a signal by name."""
         self._guest.output("kill", f"-{name}", str(pid))
 
     # What it does
-
-    def _in_force(self) -> dict[str, Any]:
-        return dict(json.loads(self._guest.read(f"{RUNTIME}/in-force.json")))
 
     def said(self, lines: int = 60) -> str:
         """The end of its log."""
