@@ -27,8 +27,9 @@ from parties.settings import ControlSettings
 from parties.signals import waking
 
 STOP_LIMIT_NS = 60 * NS_PER_S
-"""How long a stopped control process may take to put everything back, or to leave it to the next one. A service manager that is asked
-to read its units anew takes seconds on a busy machine; the unit's TimeoutStopSec is longer than this."""
+"""How long a stopped control process may take to put everything back, or to leave it to the next one.
+
+A service manager that is asked to read its units anew takes seconds on a busy machine. The unit's TimeoutStopSec is longer."""
 
 _MESSAGE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16
