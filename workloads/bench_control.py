@@ -1,14 +1,16 @@
 """What the controller costs: ``python -m workloads.bench_control``, part of ``make bench``.
 
-The real control process manages six services and a best-effort job, all asleep in control groups of the bench's own, with every
-resource that this machine has, and is told latencies by a seeded script that makes it move something in most ticks. Ticks follow
-each other ten times as fast as usual, so that 2,000 of them take 100 s; every other time constant is shortened alike, so that a
-tick sees what it would see at 500 ms. A short run at 500 ms stands beside it, as caches are colder there.
+The real control process manages six services and a best-effort job, all asleep in control groups of the bench's own, and is told
+latencies by a seeded script that makes it move something in most ticks. All six resources are managed on whole cores of a machine
+that is in part made of files (``workloads.bench_machine``); one more run has only what this machine has. Ticks follow each other
+ten times as fast as usual, so that 2,000 of them take 100 s; every other time constant is shortened alike, so that a tick sees what
+it would see at 500 ms. A short run at 500 ms stands beside it, as caches are colder there.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -26,10 +28,12 @@ from actuators.cgroup.v1 import GroupLayerV1
 from parties.settings import (
     MS,
     BestEffortSettings,
+    CacheSettings,
     ControlSettings,
     CoreDivision,
     CoreSettings,
     DiskSettings,
+    FrequencySettings,
     MemorySettings,
     NetworkSettings,
     NodeSettings,
@@ -38,13 +42,14 @@ from parties.settings import (
     SignalSettings,
 )
 from workloads.bench_feed import WINDOWS_PER_INTERVAL, Feed
-from workloads.bench_knobs import KnobCost, group_costs, network_costs
+from workloads.bench_knobs import KnobCost, cpu_set_cost, file_costs, group_costs, network_costs
+from workloads.bench_machine import CPUS, FileMachine, holders
 from workloads.demo.controller import Controller
 from workloads.machine import CONTROLLERS, CpuPlan, block_device, cgroup_mounts, cpu_model, cpu_plan
-from workloads.sandbox import Sandbox, SandboxError, sweep
+from workloads.sandbox import Sandbox, SandboxError, sweep, wait_for
 
 EXIT_OK, EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED = 0, 1, 2, 130
-VERSION = 1
+VERSION = 2
 CACHE = Path(__file__).parents[1] / ".cache"  # with the demo, so that each cleans up after the other
 USUAL_INTERVAL_MS = 500
 FAST_INTERVAL_MS = 50
@@ -61,6 +66,7 @@ GOAL_RSS_MB = 60.0
 class Figures:
     """One run of the control process. ``cpu_fraction_of_core`` is as measured, at the run's own interval."""
 
+    resources: str
     interval_ms: int
     ticks: int
     missed_ticks: int
@@ -89,7 +95,9 @@ class Figures:
         per_tick = report["tick_cpu_total_ms"] / max(1, report["ticks"])
         # Windows per interval, not per tick: one that was missed had its windows too.
         intervals = max(1, report["ticks"] + report["missed_ticks"])
+        amounts = next(iter(ticks[-1]["services"].values()))["amounts"]
         return cls(
+            resources=", ".join(amounts),
             interval_ms=interval_ms,
             windows=windows,
             moves={name: count for name, count in report["moves"].items() if count},
@@ -149,6 +157,17 @@ def settings_for(box: Sandbox, groups: Sequence[str], disk: str | None, interval
     )
 
 
+def with_all_resources(settings: ControlSettings, machine: FileMachine) -> ControlSettings:
+    """Whole cores, ways and frequency as well, on the machine that is made of files."""
+    node = dataclasses.replace(
+        settings.node,
+        cores=CoreSettings((0,), tuple(range(1, CPUS))),
+        cache=CacheSettings(mount=str(machine.resctrl)),
+        frequency=FrequencySettings(),
+    )
+    return dataclasses.replace(settings, node=node, controllers={"cpuset": str(machine.cpuset)})
+
+
 class Bench:
     """A sandbox with sleeping services in which control processes are run one after the other."""
 
@@ -161,15 +180,24 @@ class Bench:
         groups = [box.group(name) for name in (*self._names, "job")]
         self._paths = [group.path for group in groups]
         for name, group in zip((*self._names, "job"), groups, strict=True):
-            box.spawn(name, ["sleep", "infinity"], group=group)
+            child = box.spawn(name, ["sleep", "infinity"], group=group)
+            wait_for(lambda group=group: group.read("cpu", "cgroup.procs") != "", f"{name} to be in its group", [child])  # type: ignore[misc]
 
-    def run(self, interval_ms: int, ticks: int) -> Figures:
+    def run(self, interval_ms: int, ticks: int, *, all_resources: bool) -> Figures:
         """Have the control process hold so many ticks. Raises SandboxError if it ends before that."""
+        if not all_resources:
+            return self._run(interval_ms, ticks, None)
+        with FileMachine(holders(self._names, self._paths)) as machine:
+            return self._run(interval_ms, ticks, machine)
+
+    def _run(self, interval_ms: int, ticks: int, machine: FileMachine | None) -> Figures:
         self._runs += 1
         directory = self._box.directory / f"run{self._runs}"
         directory.mkdir()
         settings = settings_for(self._box, self._paths, self._disk, interval_ms, directory)
-        controller = Controller(self._box, settings)
+        if machine is not None:
+            settings = with_all_resources(settings, machine)
+        controller = Controller(self._box, settings, machine.wrapper if machine is not None else ())
         controller.wait_started()
         window_ns = settings.interval_ns // WINDOWS_PER_INTERVAL
         with Feed(
@@ -184,15 +212,19 @@ class Bench:
     def knobs(self) -> list[KnobCost]:
         """What each kind of knob costs to write and to read."""
         group = GroupLayerV1(Hierarchies.find()).group(self._paths[0])
-        cpus = ",".join(map(str, self._box.cpus.managed))
-        costs = list(group_costs(group, self._disk, cpus))
+        costs = list(group_costs(group, self._disk))
+        with self._box.all_cpus():
+            costs.append(cpu_set_cost(group, sorted(os.sched_getaffinity(0))))
         group.close()
-        return [*costs, *network_costs(self._box.server_device, self._box.server_namespace)]
+        costs += network_costs(self._box.server_device, self._box.server_namespace)
+        with FileMachine(holders(self._names, self._paths)) as machine:
+            return [*costs, *file_costs(machine)]
 
 
 def table(runs: Sequence[Figures]) -> str:
     """The runs side by side, one figure in each line."""
     rows: list[tuple[str, list[str]]] = [
+        ("resources", [str(run.resources.count(",") + 1) for run in runs]),
         ("interval", [f"{run.interval_ms} ms" for run in runs]),
         ("ticks", [f"{run.ticks} ({run.missed_ticks} missed)" for run in runs]),
         ("windows per interval", [f"{run.windows / max(1, run.ticks + run.missed_ticks):.1f}" for run in runs]),
@@ -213,10 +245,11 @@ def table(runs: Sequence[Figures]) -> str:
 
 def knob_table(costs: Sequence[KnobCost]) -> str:
     """One kind of knob in each line, times in us."""
-    lines = [f"{'knob, wall-clock us':<20}  {'write p50':>10}  {'write p99':>10}  {'read p50':>10}  {'read p99':>10}"]
+    times_of = [(what, part) for what in ("write", "read", "both") for part in ("p50", "p99")]
+    lines = [f"{'knob, wall-clock us':<38}  " + "  ".join(f"{f'{what} {part}':>10}" for what, part in times_of)]
     for cost in costs:
-        times = (cost.write_p50_ns, cost.write_p99_ns, cost.read_p50_ns, cost.read_p99_ns)
-        lines.append(f"{cost.kind:<20}  " + "  ".join(f"{time_ns / 1000:>10.1f}" for time_ns in times))
+        times = [getattr(cost, f"{what}_{part}_ns") for what, part in times_of]
+        lines.append(f"{f'{cost.kind} ({cost.on})':<38}  " + "  ".join(f"{time_ns / 1000:>10.1f}" for time_ns in times))
     return "\n".join(lines)
 
 
@@ -237,12 +270,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workloads.bench_control", description="Measures what the controller costs.")
     parser.add_argument("--ticks", type=int, default=2000, help=f"of {FAST_INTERVAL_MS} ms (default: %(default)s)")
     parser.add_argument("--usual-ticks", type=int, default=60, help=f"of {USUAL_INTERVAL_MS} ms (default: %(default)s; 0: none)")
+    parser.add_argument(
+        "--here-ticks", type=int, default=400, help="with this machine's resources alone (default: %(default)s; 0: none)"
+    )
     parser.add_argument("--services", type=int, default=6, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of latencies and moves (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     chosen = parser.parse_args(argv)
-    if chosen.ticks < 1 or chosen.services < 1 or chosen.usual_ticks < 0:
-        parser.error("--ticks and --services must be at least 1, --usual-ticks at least 0")
+    if chosen.ticks < 1 or chosen.services < 1 or min(chosen.usual_ticks, chosen.here_ticks) < 0:
+        parser.error("--ticks and --services must be at least 1, --usual-ticks and --here-ticks at least 0")
     return chosen
 
 
@@ -262,13 +298,14 @@ def _measure(chosen: argparse.Namespace, cpus: CpuPlan) -> dict[str, object]:
     for note in sweep(CACHE, mounts):
         print(f"bench: {note}", file=sys.stderr)
     machine = _machine(cpus)
-    plan = [(FAST_INTERVAL_MS, chosen.ticks)] + ([(USUAL_INTERVAL_MS, chosen.usual_ticks)] if chosen.usual_ticks else [])
-    seconds = sum(interval_ms * ticks for interval_ms, ticks in plan) / 1000
+    plan = [(FAST_INTERVAL_MS, chosen.ticks, True), (USUAL_INTERVAL_MS, chosen.usual_ticks, True)]
+    plan = [run for run in [*plan, (FAST_INTERVAL_MS, chosen.here_ticks, False)] if run[1]]
+    seconds = sum(interval_ms * ticks for interval_ms, ticks, _ in plan) / 1000
     print(f"bench: {chosen.services} services, about {seconds:.0f} s; Ctrl-C leaves nothing behind", file=sys.stderr)
     with Sandbox(cache=CACHE, mounts=mounts, cpus=cpus) as box:
         bench = Bench(box, services=chosen.services, seed=chosen.seed)
         costs = bench.knobs()
-        runs = [bench.run(interval_ms, ticks) for interval_ms, ticks in plan]
+        runs = [bench.run(interval_ms, ticks, all_resources=everything) for interval_ms, ticks, everything in plan]
     print(table(runs), knob_table(costs), sep="\n\n")
     short = [name for name, reached in runs[0].goals().items() if not reached]
     print(f"\ngoals not reached: {', '.join(short)}" if short else "\ngoals reached")

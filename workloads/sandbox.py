@@ -133,6 +133,16 @@ class Sandbox:
         self._pin(group.directories["cpuset"])
         return group
 
+    @contextlib.contextmanager
+    def all_cpus(self) -> Iterator[None]:
+        """Until the block ends the run's groups may have every CPU that this process may use."""
+        cpus = self._mounts["cpuset"] / self._parent / "cpuset.cpus"
+        cpus.write_text(",".join(map(str, sorted(os.sched_getaffinity(0)))))
+        try:
+            yield
+        finally:
+            cpus.write_text(",".join(map(str, self.cpus.managed)))
+
     def spawn(  # noqa: PLR0913 - each is a property of its own of where a process runs
         self,
         name: str,

@@ -38,7 +38,8 @@ REPORT: dict[str, Any] = {
     "rss_mb": 22.0,
     "counters": {"windows": 3000},
 }
-TICKS: list[dict[str, Any]] = [{"moves": [{}, {}]}, {"moves": []}]
+SERVICES = {"web": {"amounts": {"cores": 2000, "memory": 1 << 30}}}
+TICKS: list[dict[str, Any]] = [{"moves": [{}, {}], "services": SERVICES}, {"moves": [], "services": SERVICES}]
 
 
 @pytest.mark.parametrize("level", list(Level))
@@ -87,6 +88,7 @@ def test_the_cost_of_an_interval_is_its_tick_and_its_windows() -> None:
     assert figures.fraction_at_500ms == pytest.approx(2.5 / 500)
     assert figures.ticks_with_moves == 1
     assert figures.moves == {"cores": 5}
+    assert figures.resources == "cores, memory"
 
 
 def test_a_goal_that_is_just_missed_is_missed() -> None:
@@ -109,7 +111,7 @@ def test_tables_show_runs_and_knobs() -> None:
     figures = Figures.of(REPORT, TICKS, 50)
     lines = table([figures, figures]).splitlines()
     assert any("of a core" in line and line.count("0.50%") == 2 for line in lines)
-    assert "1.5" in knob_table([KnobCost("freezer", 10, 1500, 2000, 300, 400)]).splitlines()[1].split()
+    assert "1.5" in knob_table([KnobCost("freezer", "kernel", 10, 1500, 2000, 300, 400, 1800, 2400)]).splitlines()[1].split()
 
 
 class _Knob:
@@ -156,7 +158,7 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "not root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argument", ["--ticks=0", "--services=0", "--usual-ticks=-1"])
+@pytest.mark.parametrize("argument", ["--ticks=0", "--services=0", "--usual-ticks=-1", "--here-ticks=-1"])
 def test_a_run_of_nothing_is_refused(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Argparse's own exit code for a wrong argument."""
     with pytest.raises(SystemExit) as refused:
@@ -167,20 +169,34 @@ def test_a_run_of_nothing_is_refused(argument: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.kernel
 def test_a_short_run_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The real control process for a second: every figure is there, moves were made, and the groups are gone."""
+    """The real control process for some seconds: every figure is there, moves were made, and the groups are gone."""
     if os.geteuid() != 0 or cpu_plan() is None or any(name not in cgroup_mounts() for name in CONTROLLERS):
         pytest.skip("needs root, control groups and two cores")
     file = tmp_path / "bench.json"
-    command = [sys.executable, "-m", "workloads.bench_control", "--ticks", "20", "--usual-ticks", "0", "--services", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "workloads.bench_control",
+        "--ticks",
+        "20",
+        "--usual-ticks",
+        "0",
+        "--here-ticks",
+        "20",
+        "--services",
+        "2",
+    ]
     ended = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == EXIT_OK, ended.stderr
     result = json.loads(file.read_text())
-    (run,) = result["runs"]
-    assert run["ticks"] >= 20
-    assert run["windows"] > 0
-    assert run["tick_cpu_p50_ms"] > 0
-    assert run["cpu_per_interval_ms"] > run["tick_cpu_p50_ms"] / 2
-    assert sum(run["moves"].values()) > 0
-    assert {"CPU bandwidth", "memory limit", "freezer", "network class"} <= {knob["kind"] for knob in result["knobs"]}
+    assert [len(run["resources"].split(", ")) >= 6 for run in result["runs"]] == [True, False]
+    for run in result["runs"]:
+        assert run["ticks"] >= 20
+        assert run["windows"] > 0
+        assert run["tick_cpu_p50_ms"] > 0
+        assert run["cpu_per_interval_ms"] > run["tick_cpu_p50_ms"] / 2
+        assert sum(run["moves"].values()) > 0
+    knobs = {(knob["kind"], knob["on"]) for knob in result["knobs"]}
+    assert {("CPU bandwidth", "kernel"), ("memory limit", "kernel"), ("network class", "kernel"), ("cache mask", "files")} <= knobs
     left = [path for root in cgroup_mounts().values() for path in root.glob(f"parties-demo-{result['sandbox']}*")]
     assert not left

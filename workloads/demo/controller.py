@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ Message = dict[str, Any]
 
 
 class Controller:
-    """A running control process. ``ticks`` and ``events`` grow as ``poll`` is called."""
+    """A running control process. ``ticks`` and ``events`` grow as ``poll`` is called. ``wrapper`` begins its command."""
 
-    def __init__(self, box: Sandbox, settings: ControlSettings) -> None:
+    def __init__(self, box: Sandbox, settings: ControlSettings, wrapper: Sequence[str] = ()) -> None:
         self.ticks: list[Message] = []
         self.events: list[Message] = []
         self.report: Message | None = None
@@ -40,7 +40,7 @@ class Controller:
         read_end, write_end = os.pipe()
         with theirs, os.fdopen(read_end, "rb") as reader:
             command = [sys.executable, "-m", "parties.control", "--settings-fd", str(read_end), "--front-fd", str(theirs.fileno())]
-            self.child = box.spawn("parties", command, pass_fds=(reader.fileno(), theirs.fileno()))
+            self.child = box.spawn("parties", [*wrapper, *command], pass_fds=(reader.fileno(), theirs.fileno()))
         box.declare_daemon(self.child)
         with os.fdopen(write_end, "w") as writer:  # a few KiB: less than a pipe holds
             json.dump(to_json(settings), writer)
