@@ -251,10 +251,12 @@ class Attempt:
         state, runtime = Path(self.settings.state_directory), Path(self.settings.runtime_directory)
         if self.seed % 10 == 0:
             words = ["--state-directory", str(state), "--runtime-directory", str(runtime)]
-            subprocess.run([Path(sys.executable).with_name("parties"), "restore", *words], check=True, capture_output=True)
+            command = [Path(sys.executable).with_name("parties"), "restore", *words]
+            ended = subprocess.run(command, check=False, capture_output=True, text=True)
+            assert ended.returncode == 0, f"seed {self.seed}: {ended.stdout}{ended.stderr}"
         else:
             report = restore_all(state, runtime)
-            assert report.complete, report
+            assert report.complete, f"seed {self.seed}: {report}"
 
     def daemon(self, settings: ControlSettings | None = None) -> ForkedDaemon:
         return ForkedDaemon(settings or self.settings)
