@@ -8,7 +8,7 @@ from pathlib import Path
 from actuators.cache.actuator import cpu_flags, pqos_command, resctrl_mount, wants_pqos
 from actuators.cache.resctrl import ResctrlTree, read_tree
 from actuators.cache.resctrl_actuator import ResctrlActuator
-from parties.doctor.examine import Specialist, amount, examine_resource
+from parties.doctor.examine import Specialist, amount, counted, examine_resource
 from parties.doctor.model import Lack, Offer, ResourceReport, Weight
 from parties.doctor.subject import Subject
 from parties.interfaces import Actuator
@@ -110,7 +110,7 @@ def _mount(subject: Subject) -> Path:
 
 def _domains(pools: Sequence[Pool]) -> str:
     ids = [str(pool.key.domain) for pool in pools if pool.managed]
-    return f"{len(ids)} L3 domain{'s' if len(ids) > 1 else ''}, id {' '.join(ids)}"
+    return f"{counted(len(ids), 'L3 domain')}, id {' '.join(ids)}"
 
 
 def _way_bytes(subject: Subject, ways: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from actuators.cgroup.group import Controller
 from actuators.cpu_bandwidth import CpuBandwidthActuator
 from parties.doctor import control_groups
-from parties.doctor.examine import Specialist
+from parties.doctor.examine import Specialist, counted
 from parties.doctor.model import Lack, Offer, Weight
 from parties.doctor.subject import Subject
 from parties.interfaces import Actuator
@@ -20,7 +20,7 @@ _KINDS_OF_CORE = ("cpu_core", "cpu_atom")
 def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Offer:
     """How many cores there are to hand out, and how."""
     domains = subject.domains
-    ids = f"{len(domains)} L3 domain{'s' if len(domains) > 1 else ''}, id {' '.join(str(domain.id) for domain in domains)}"
+    ids = f"{counted(len(domains), 'L3 domain')}, id {' '.join(str(domain.id) for domain in domains)}"
     if isinstance(actuator, CpuBandwidthActuator):
         version = control_groups.version_of(subject, Controller.CPU)
         pool = pools[0]
@@ -30,7 +30,7 @@ def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Off
     total = sum(pool.total for pool in pools if pool.managed) // MILLICORES_PER_CORE
     version = control_groups.version_of(subject, Controller.CPUSET)
     plural = "" if threads == "1" else "s"
-    return Offer(f"CPU sets ({version})", "core", f"{total} cores of {threads} hardware thread{plural} in {ids}")
+    return Offer(f"CPU sets ({version})", "core", f"{counted(total, 'core')} of {threads} hardware thread{plural} in {ids}")
 
 
 def remedy(subject: Subject, reason: str) -> str:
@@ -73,7 +73,7 @@ def has_enough(subject: Subject) -> Iterator[Lack]:
     """With few cores services share them in fractions, which protects them less."""
     count = sum(len(domain.cores) for domain in subject.domains)
     if subject.given is None and count < 3:  # noqa: PLR2004 (one reserved, and one for each of two services)
-        text = f"{count} core{'s' if count > 1 else ''}: with one reserved, two services have to share in fractions"
+        text = f"{counted(count, 'core')}: with one reserved, two services have to share in fractions"
         yield Lack("cores.few", text, "", Weight.NOTE)
 
 

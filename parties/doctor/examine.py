@@ -78,6 +78,11 @@ def _of_problems(resource: Resource, actuator: Actuator) -> Iterator[Lack]:
             yield Lack(f"{resource}.problem", text, change)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun: "1 core", "2 cores"."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def amount(value: int, base: int, units: Sequence[str]) -> str:
     """A value in the largest unit that keeps it at one or more, with at most two decimals."""
     number, unit = float(value), units[0]

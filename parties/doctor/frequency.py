@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from actuators.cache.actuator import cpu_flags
 from actuators.frequency.levels import CHOOSE_THEMSELVES, plan_levels
 from actuators.frequency.policy import CpufreqPolicy, find_policies
-from parties.doctor.examine import Specialist, amount
+from parties.doctor.examine import Specialist, amount, counted
 from parties.doctor.model import Lack, Offer, Weight
 from parties.doctor.subject import Subject
 from parties.interfaces import Actuator
@@ -34,7 +34,7 @@ def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Off
         told = levels[-1] - below[-1] > _TURBO_MARK_HZ
         top = f", and turbo to {amount(levels[-1], 1000, _DECIMAL)}" if told else ", and turbo"
     count = f"{len(below)} levels from {low} to {high}" if len(below) > 1 else f"one level, {low}"
-    return Offer(f"{mechanism} ({drivers})", "Hz", f"{count}{top}; {len(policies)} clocks")
+    return Offer(f"{mechanism} ({drivers})", "Hz", f"{count}{top}; {counted(len(policies), 'clock')}")
 
 
 def remedy(subject: Subject, reason: str) -> str:

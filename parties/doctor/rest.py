@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monitors.rest import InterruptLoad, ProcessLoad, Rest, Snapshot, compare, take_snapshot
+from parties.doctor.examine import counted
 from parties.doctor.model import RestReport
 from parties.doctor.subject import Subject
 from parties.model import MILLICORES_PER_CORE
@@ -80,9 +81,10 @@ def _lines(rest: Rest, cpus: str) -> tuple[str, ...]:
 
     devices = [load for load in rest.interrupts if load.interrupt.of_device]
     named = [f"{load.interrupt.number} {load.interrupt.name} {load.per_s}/s" for load in devices[:_MOST_NAMED] if load.per_s]
-    threads = f"{len(rest.kernel_threads)} kernel threads, {len(rest.movable_kernel_threads)} of which can be moved"
+    processes = counted(len(rest.processes), "process", "processes")
+    threads = f"{counted(len(rest.kernel_threads), 'kernel thread')}, {len(rest.movable_kernel_threads)} of which can be moved"
     return (
-        f"{len(rest.processes)} processes outside every registered group may run on CPUs {cpus}, and took {share(rest.processes)}",
+        f"{processes} outside every registered group may run on CPUs {cpus}, and took {share(rest.processes)}",
         f"{threads}, took {share(rest.kernel_threads)}",
         f"{sum(load.per_s for load in devices)} interrupts of devices per second there"
         + (f": {', '.join(named)}" if named else ""),

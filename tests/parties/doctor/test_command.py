@@ -163,8 +163,8 @@ def test_rest_of_the_machine_is_named_with_its_cost(subject_of: SubjectOf) -> No
     """Who takes how much of the managed CPUs is said by name and unit, and the switch that keeps it off."""
     report = _rest_of(subject_of("virtual-machine"), millicores=250, per_s=900)
     assert report.lines == (
-        "1 processes outside every registered group may run on CPUs 0-1, and took 0.25 cores: backup (7) 0.25",
-        "1 kernel threads, 1 of which can be moved, took 0.25 cores: kworker/u8:0 (8) 0.25",
+        "1 process outside every registered group may run on CPUs 0-1, and took 0.25 cores: backup (7) 0.25",
+        "1 kernel thread, 1 of which can be moved, took 0.25 cores: kworker/u8:0 (8) 0.25",
         "900 interrupts of devices per second there: 36 virtio1-req.0 900/s",
     )
     processes = report.facts["processes"]

@@ -255,7 +255,7 @@ def test_only_what_is_asked_for_counts(subject_of: SubjectOf) -> None:
     report = examine(dataclasses.replace(subject_of("virtual-machine"), given=ControlSettings((), node=node)))
     assert report.verdict is Verdict.MANAGED
     assert [one.resource for one in report.resources if one.asked] == [Resource.CORES]
-    assert _of(report, Resource.CORES).offer.range == "1 cores of 1 hardware thread in 1 L3 domain, id 0"
+    assert _of(report, Resource.CORES).offer.range == "1 core of 1 hardware thread in 1 L3 domain, id 0"
     assert report_to_json(report)["rest"]["cpus"] == "1"  # type: ignore[index]
 
 
