@@ -27,8 +27,8 @@ _PROPERTIES = "org.freedesktop.DBus.Properties"
 _CALL_LIMIT_S = 8.0
 """Under the slow writer's own limit, so that its cause can still be told."""
 
-_RELOAD_LIMIT_S = 90.0
-"""systemd's own limit for a start, as a reload runs every generator."""
+_RELOAD_LIMIT_S = 45.0
+"""A reload runs every generator; still well under the unit's own limit for a start, as a start may have to put values back."""
 
 _CHUNK_BYTES = 65536
 _ERRNOS = {
