@@ -120,7 +120,8 @@ def _network(parts: Parts) -> Actuator | None:
     if settings is None:
         return None
     services, jobs = parts.settings.services, parts.settings.best_effort
-    return NetworkActuator(settings, services, jobs, v2_root=parts.layer.hierarchies.v2)
+    hierarchies = parts.layer.hierarchies
+    return NetworkActuator(settings, services, jobs, v2_root=hierarchies.v2, net_cls=hierarchies.v1.get("net_cls"))
 
 
 MAKERS: Mapping[Resource, Callable[[Parts], Actuator | None]] = {

@@ -123,6 +123,7 @@ class NetworkSettings:
     rate_bits_per_s: int
     namespace: str = ""  # a network namespace by name; empty: the daemon's own
     step_bits_per_s: int = 500_000_000
+    parent: str = ""  # a class of somebody's qdisc to hang below, "1:30"; empty: the root, else the default class of an HTB
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ Services and best-effort jobs do not borrow, so the rest alone gets what is idle
 knows no rate of 0: best-effort jobs that hold nothing keep 1 Mbit/s, so that frozen jobs' connections stay alive and what they
 owe when they thaw is paid in half a second. Bursts last 4 ms, as a timer on a busy machine may be that late.
 
-The device must be as the kernel made it: a root qdisc that somebody set up is theirs, and network is then not managed.
+What somebody set up on the device is theirs and stays: ours then hangs below a free leaf class of it (``parent`` in the
+configuration, else the default class of an HTB), or network is not managed (``actuators.network.attach``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from actuators.holders import changes
+from actuators.network.attach import Place, Wish, default_kind, find_place
 from actuators.network.classify import Classification, Recognised, classify, service
 from actuators.network.knobs import (
     HANDLE,
@@ -32,11 +34,12 @@ from actuators.network.knobs import (
     FilterKnob,
     QdiscKnob,
     filter_text,
-    foreign_qdisc,
-    is_own_root,
+    is_own,
+    qdisc_text,
 )
+from actuators.network.net_cls import ClassIdKnob
 from actuators.network.probe import KernelSupport, kernel_support
-from actuators.network.tc import TICK_NS, ClassState, HtbClass, handle_text
+from actuators.network.tc import TC_H_ROOT, TICK_NS, ClassState, HtbClass, Qdisc, handle_text
 from parties.knob import Effect, KnobError, KnobWrite
 from parties.model import BEST_EFFORT, NS_PER_S, RESERVED, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
@@ -64,8 +67,8 @@ _BEST_EFFORT_PRIORITY: Final = 2
 class NetworkActuator:
     """The only writer of network bandwidth on one device. Amounts are bits/s, multiples of 8.
 
-    ``v2_root`` is the mount point of the cgroup v2 tree, None where there is none. Once ``pools`` has been asked, ``problems``
-    says in full sentences whose traffic cannot be recognised.
+    ``v2_root`` is the mount point of the cgroup v2 tree and ``net_cls`` of that v1 controller, None where there is none. Once
+    ``pools`` has been asked, ``problems`` says in full sentences whose traffic cannot be recognised.
     """
 
     resource = Resource.NETWORK
@@ -77,9 +80,12 @@ class NetworkActuator:
         best_effort: Sequence[BestEffortSettings] = (),
         *,
         v2_root: Path | None = None,
+        net_cls: Path | None = None,
     ) -> None:
         self._settings = settings
         self._v2_root = v2_root
+        self._net_cls = net_cls
+        self._parent = TC_H_ROOT
         self._device = Device(settings.device, settings.namespace)
         self.classes: Mapping[Holder, int] = {
             **{one.name: FIRST_SERVICE_CLASS + number for number, one in enumerate(services)},
@@ -170,17 +176,18 @@ class NetworkActuator:
             return f"network: this kernel has no HTB scheduler ({self._support.htb}); try `modprobe sch_htb`"
         filters = self._classification()
         self.problems = filters.problems
-        self._filters = filter_text(filters.groups, filters.ports)
+        self._filters = _text_of(filters)
         try:
             with self._device.control("read the qdiscs") as control:
                 found = control.qdiscs()
-            foreign = foreign_qdisc(found)
-            if foreign is not None:
-                return (
-                    f"network: device {self._device} already has a root qdisc {foreign.kind} handle {handle_text(foreign.handle)} "
-                    f"that somebody set up; remove it (`tc qdisc del dev {self._device.name} root`) to have the device managed"
-                )
-            if any(map(is_own_root, found)) and not self._resumable():
+            place = self._place([one for one in found if not is_own(one) and one.parent & 0xFFFF0000 != HANDLE])
+            if place.reason:
+                return place.reason
+            self._parent = place.parent
+            if place.above is not None:
+                below = f"{handle_text(place.parent)} of the {place.above.kind} that somebody set up on device {self._device}"
+                self.problems += (f"network: our classes hang below class {below}; what goes through others has no part in them",)
+            if any(map(is_own, found)) and not self._resumable():
                 return (
                     f"network: device {self._device} still has the classes of an earlier run with another configuration; "
                     "run `parties restore`"
@@ -188,6 +195,15 @@ class NetworkActuator:
         except KnobError as error:
             return f"network: {error.strerror}"
         return ""
+
+    def _place(self, others: list[Qdisc]) -> Place:
+        settings = self._settings
+        return find_place(
+            str(self._device),
+            others,
+            {class_id: state for class_id, state in self._device.classes().items() if class_id & 0xFFFF0000 != HANDLE},
+            Wish(settings.parent, settings.rate_bits_per_s // BITS_PER_BYTE, default_kind()),
+        )
 
     def _resumable(self) -> bool:
         """Whether what an earlier run left has this configuration's layout, so that it is taken over without a jolt."""
@@ -201,13 +217,15 @@ class NetworkActuator:
     def _classification(self) -> Classification:
         """The rules for what this kernel can recognise."""
         able = [Recognised(one.what, one.holder, one.cgroups, () if self._support.ports else one.ports) for one in self._recognised]
-        return classify(able, self.classes, None if self._support.groups else self._v2_root)
+        if self._support.groups:
+            return classify(able, self.classes, None)
+        return classify(able, self.classes, self._v2_root, self._net_cls)
 
     def _found_classes(self) -> Mapping[int, ClassState]:
         return {class_id: state for class_id, state in self._device.classes().items() if class_id & 0xFFFF0000 == HANDLE}
 
     def _root_text(self) -> str:
-        return f"default {handle_text(REST_CLASS)}"
+        return qdisc_text(REST_CLASS, self._parent)
 
     def _layout(self, placement: Placement) -> list[KnobWrite]:
         device_rate = self._settings.rate_bits_per_s // BITS_PER_BYTE
@@ -225,20 +243,21 @@ class NetworkActuator:
             amount = placement.partition.amount(POOL, holder)
             writes.append(self._class_write(holder, amount, in_force.get(holder, amount)))
         if self._filters:
+            writes += _marks_of(self._classification())
             writes.append(KnobWrite(FilterKnob(self._device), self._filters, RESERVED, Effect.NEUTRAL))
         return writes
 
     def _filter_writes(self) -> list[KnobWrite]:
         filters = self._classification()
-        wanted = filter_text(filters.groups, filters.ports)
+        wanted, marks = _text_of(filters), _marks_of(filters, anew=True)
         if wanted == self._filters:
-            return []
+            return marks
         knob = FilterKnob(self._device)
         with contextlib.suppress(KnobError):  # the write below meets it again, and reports it
             if knob.same(wanted, knob.read()):  # an earlier plan's write went through
                 self._filters = wanted
-                return []
-        return [KnobWrite(knob, wanted, RESERVED, Effect.NEUTRAL)]
+                return marks
+        return [*marks, KnobWrite(knob, wanted, RESERVED, Effect.NEUTRAL)]
 
     def _class_write(self, holder: Holder, amount: int, before: int) -> KnobWrite:
         rate = rate_bytes_per_s(amount)
@@ -246,6 +265,19 @@ class NetworkActuator:
         effect = Effect.NEUTRAL if amount == before else Effect.TAKE if amount < before else Effect.GIVE
         knob = ClassKnob(self._device, self.classes[holder])
         return KnobWrite(knob, htb_class(DEVICE_CLASS, rate, rate, priority).text(), holder, effect)
+
+
+def _text_of(rules: Classification) -> str:
+    return filter_text(rules.groups, rules.ports, rules.class_ids)
+
+
+def _marks_of(rules: Classification, *, anew: bool = False) -> list[KnobWrite]:
+    """The writes of all marks, or of those that groups made anew lack."""
+    return [
+        KnobWrite(ClassIdKnob(mark.path), str(mark.number), mark.holder, Effect.NEUTRAL)
+        for mark in rules.marks
+        if not (anew and mark.there)
+    ]
 
 
 class NetworkUsage:

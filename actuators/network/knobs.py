@@ -1,4 +1,4 @@
-"""The three kinds of knob that a shaped device is made of: our root qdisc, a class, and the filters of the qdisc.
+"""The three kinds of knob that a shaped device is made of: our qdisc, a class, and the filters of the qdisc.
 
 Each reads None where it does not exist, and restoring None removes it; what hangs below something that is already gone counts as
 removed. A vanished device or namespace is KnobError with ENODEV or ENOENT: there is nothing to restore. Only objects
@@ -11,15 +11,17 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Final
 
-from actuators.network.classify import load_group_program
+from actuators.network.classify import load_class_id_program, load_group_program
+from actuators.network.net_cls import ClassIdKnob
 from actuators.network.netlink import RouteSocket, namespace_path
 from actuators.network.tc import (
     ETH_P_IP,
     ETH_P_IPV6,
-    TC_H_INGRESS,
     TC_H_ROOT,
+    ClassIdRule,
     ClassState,
     Filter,
     GroupRule,
@@ -27,6 +29,7 @@ from actuators.network.tc import (
     PortRule,
     Qdisc,
     TrafficControl,
+    class_id_rules,
     group_rules,
     handle_text,
     parse_handle,
@@ -146,21 +149,29 @@ class Device:
         return self._control
 
 
-def is_own_root(found: Qdisc) -> bool:
-    """Whether it is the root qdisc that we make."""
-    return found.parent == TC_H_ROOT and found.handle == HANDLE and found.kind == "htb"
+def is_own(found: Qdisc) -> bool:
+    """Whether it is the qdisc that we make."""
+    return found.handle == HANDLE and found.kind == "htb"
 
 
-def foreign_qdisc(found: list[Qdisc]) -> Qdisc | None:
-    """A qdisc that somebody set up. The kernel's own defaults have handle 0; ingress does not concern egress."""
-    return next((one for one in found if one.handle and one.parent != TC_H_INGRESS and not is_own_root(one)), None)
+def qdisc_text(default_class: int, parent: int) -> str:
+    """What our qdisc is set to: ``default CLASS``, and ``parent CLASS`` where it hangs below somebody's class."""
+    default = f"default {handle_text(default_class)}"
+    return default if parent == TC_H_ROOT else f"{default} parent {handle_text(parent)}"
+
+
+def parse_qdisc(text: str) -> tuple[int, int]:
+    """The default class and the parent; the inverse of ``qdisc_text``. Raises ValueError."""
+    default, _, parent = text.removeprefix("default ").partition(" parent ")
+    return parse_handle(default), parse_handle(parent) if parent else TC_H_ROOT
 
 
 class QdiscKnob:
-    """Our HTB at the root of a device; its value is ``default CLASS``. Removing it brings the kernel's default back."""
+    """Our HTB on a device; its value is ``qdisc_text``. Removing it brings back what the kernel has there by default."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._parent = TC_H_ROOT  # where it was last; the kernel tells of one place at once, or of all qdiscs of all devices
 
     @property
     def ref(self) -> KnobRef:
@@ -169,18 +180,18 @@ class QdiscKnob:
 
     def read(self) -> str | None:
         """Its default class, or None where it is not there, whatever else is."""
-        with self._device.control("read the root qdisc") as control:
-            found = control.root()
-        return None if found is None or not is_own_root(found) else f"default {handle_text(found.default_class)}"
+        found = self._found()
+        return None if found is None else qdisc_text(found.default_class, found.parent)
 
     def write(self, value: str) -> None:
         """Make it; EEXIST if a qdisc with a handle is there already."""
-        default = parse_handle(value.removeprefix("default "))
-        with self._device.changing(f"set root qdisc {handle_text(HANDLE)} htb") as control:
+        default, parent = parse_qdisc(value)
+        with self._device.changing(f"set qdisc {handle_text(HANDLE)} htb") as control:
             try:
-                control.add_root(HANDLE, default)
+                control.add_htb(HANDLE, default, parent)
+                self._parent = parent
             except OSError as error:
-                if error.errno == errno.ENOENT:  # not a vanished knob
+                if error.errno == errno.ENOENT and parent == TC_H_ROOT:  # not a vanished knob
                     raise OSError(errno.EOPNOTSUPP, f"{error.strerror}; the kernel has no HTB scheduler") from error
                 raise
 
@@ -191,11 +202,20 @@ class QdiscKnob:
     def restore(self, old: str | None) -> None:
         """Remove it where it was not, with everything that still hangs below it."""
         if old is None:
-            if self.read() is not None:
-                with self._device.changing(f"remove root qdisc {handle_text(HANDLE)}") as control:
-                    control.delete_root(HANDLE)
+            found = self._found()
+            if found is not None:
+                with self._device.changing(f"remove qdisc {handle_text(HANDLE)}") as control:
+                    control.delete_qdisc(HANDLE, found.parent)
         elif not self.same(old, self.read()):
             self.write(old)
+
+    def _found(self) -> Qdisc | None:
+        with self._device.control("read our qdisc") as control:
+            found = control.qdisc(HANDLE, self._parent) or next(filter(is_own, control.qdiscs()), None)
+        if found is None or not is_own(found):
+            return None
+        self._parent = found.parent
+        return found
 
 
 class ClassKnob:
@@ -246,7 +266,7 @@ class ClassKnob:
 
 
 class FilterKnob:
-    """All filters of our qdisc together; its value lists ``port=PORT>CLASS`` and ``cgroup=DEPTH/ID>CLASS``, sorted.
+    """All filters of our qdisc together: ``port=PORT>CLASS``, ``cgroup=DEPTH/ID>CLASS``, ``net-cls=NUMBER>CLASS``, sorted.
 
     One knob, because u32's tables belong to the qdisc and not to one filter: they come and go together. A change removes all and
     adds all; for less than a millisecond packets go to the class of the rest.
@@ -272,13 +292,19 @@ class FilterKnob:
 
     def write(self, value: str) -> None:
         """Put these rules in the place of whatever there is."""
-        groups, ports = parse_filters(value)
+        groups, ports, class_ids = parse_filters(value)
         with self._device.changing("set the filters") as control:
             control.flush_filters(HANDLE)
             for rule in groups:
                 program = load_group_program(rule.depth, rule.group_id)
                 try:
                     control.add_group_rule(HANDLE, _GROUP_PREFERENCE, rule, program)
+                finally:
+                    os.close(program)
+            for mark in class_ids:
+                program = load_class_id_program(mark.number)
+                try:
+                    control.add_class_id_rule(HANDLE, _GROUP_PREFERENCE, mark, program)
                 finally:
                     os.close(program)
             for preference, protocol in _PORT_PREFERENCES if ports else ():
@@ -300,31 +326,34 @@ class FilterKnob:
 def _filters_text(found: list[Filter]) -> str:
     groups = group_rules(found)
     version4, version6 = (port_rules(found, preference, protocol) for preference, protocol in _PORT_PREFERENCES)
-    text = filter_text(groups, version4)
+    text = filter_text(groups, version4, class_id_rules(found))
     return text if version4 == version6 else f"{text} but for IPv6 {filter_text((), version6)}"
 
 
-def filter_text(groups: Iterable[GroupRule], ports: Iterable[PortRule]) -> str:
+def filter_text(groups: Iterable[GroupRule], ports: Iterable[PortRule], class_ids: Iterable[ClassIdRule] = ()) -> str:
     """The rules in one line, sorted."""
     words = [f"cgroup={rule.depth}/{rule.group_id}>{handle_text(rule.class_id)}" for rule in groups]
+    words += [f"net-cls={rule.number}>{handle_text(rule.class_id)}" for rule in class_ids]
     words += [f"port={rule.port}>{handle_text(rule.class_id)}" for rule in ports]
     return " ".join(sorted(words))
 
 
-def parse_filters(text: str) -> tuple[list[GroupRule], list[PortRule]]:
+def parse_filters(text: str) -> tuple[list[GroupRule], list[PortRule], list[ClassIdRule]]:
     """The inverse of ``filter_text``. Raises ValueError."""
-    groups, ports = [], []
+    groups, ports, class_ids = [], [], []
     for word in text.split():
         matched, _arrow, class_text = word.partition(">")
         kind, _equals, what = matched.partition("=")
         if kind == "port":
             ports.append(PortRule(int(what), parse_handle(class_text)))
+        elif kind == "net-cls":
+            class_ids.append(ClassIdRule(int(what), parse_handle(class_text)))
         elif kind == "cgroup":
             depth, _slash, group_id = what.partition("/")
             groups.append(GroupRule(int(depth), int(group_id), parse_handle(class_text)))
         else:
             raise ValueError(f"not a filter rule: {word!r}")
-    return groups, ports
+    return groups, ports, class_ids
 
 
 def _device(address: tuple[str, ...]) -> Device:
@@ -340,5 +369,6 @@ KINDS: KnobKinds = {
     "tc-qdisc": KnobKind(lambda address: QdiscKnob(_device(address)), Resource.NETWORK, safe=_removed),
     "tc-class": KnobKind(lambda address: ClassKnob(_device(address), parse_handle(address[2])), Resource.NETWORK, safe=_removed),
     "tc-filter": KnobKind(lambda address: FilterKnob(_device(address)), Resource.NETWORK, safe=_removed),
+    ClassIdKnob.KIND: KnobKind(lambda address: ClassIdKnob(Path(address[0])), Resource.NETWORK, slow=True, safe=_removed),
 }
 """How a knob is found again from the journal's reference, in any process."""

@@ -46,7 +46,7 @@ def kernel_support() -> KernelSupport:
 
 
 def _try_htb(control: TrafficControl) -> None:
-    control.add_root(_ROOT, _CLASS)
+    control.add_htb(_ROOT, _CLASS)
     control.set_class(_CLASS, _SETTINGS)
 
 

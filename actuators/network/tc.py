@@ -159,6 +159,14 @@ class GroupRule:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassIdRule:
+    """Traffic of sockets that net_cls marked with this number belongs to this class."""
+
+    number: int
+    class_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """A filter as found, its options still packed."""
 
@@ -201,6 +209,16 @@ def group_rules(found: Iterable[Filter]) -> frozenset[GroupRule]:
         words = one.options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
         if one.kind == "bpf" and words[0] == "cgroup" and _TCA_BPF_CLASSID in one.options:
             rules.add(GroupRule(int(words[1]), int(words[2]), _WORD.unpack(one.options[_TCA_BPF_CLASSID])[0]))
+    return frozenset(rules)
+
+
+def class_id_rules(found: Iterable[Filter]) -> frozenset[ClassIdRule]:
+    """The rules that ``add_class_id_rule`` made; each is told by its filter's name."""
+    rules = set()
+    for one in found:
+        words = one.options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
+        if one.kind == "bpf" and words[0] == "netcls" and _TCA_BPF_CLASSID in one.options:
+            rules.add(ClassIdRule(int(words[1]), _WORD.unpack(one.options[_TCA_BPF_CLASSID])[0]))
     return frozenset(rules)
 
 
@@ -313,25 +331,25 @@ class TrafficControl:
         bodies = self._route.dump(RTM_GETQDISC, _TCMSG.pack(0, self._index, 0, 0, 0))
         return [unpack_qdisc(body) for body in bodies if _TCMSG.unpack_from(body)[1] == self._index]
 
-    def root(self) -> Qdisc | None:
-        """The root qdisc, whosever it is; None where the kernel shows none."""
+    def qdisc(self, handle: int, parent: int) -> Qdisc | None:
+        """The qdisc of that handle at the root or below that class; None where there is none, or another one."""
         try:
-            bodies = self._send(RTM_GETQDISC, NLM_F_ECHO, _Target(0, TC_H_ROOT))
+            bodies = self._send(RTM_GETQDISC, NLM_F_ECHO, _Target(handle, parent))
         except NetlinkError as error:
-            if error.errno == errno.ENOENT:
+            if error.errno in (errno.ENOENT, errno.EINVAL):
                 return None
             raise
         return unpack_qdisc(bodies[0]) if bodies else None
 
-    def add_root(self, handle: int, default_class: int) -> None:
-        """Make an HTB the device's root in place of the kernel's default; EEXIST if somebody's own root is there."""
+    def add_htb(self, handle: int, default_class: int, parent: int = TC_H_ROOT) -> None:
+        """Make an HTB at the root or below a class, in place of the kernel's default; EEXIST if somebody's own is there."""
         initial = _INIT.pack(_HTB_VERSION, _HTB_RATE_TO_QUANTUM, default_class & 0xFFFF, 0, 0)
         options = attribute(_TCA_KIND, b"htb\0") + attribute(_TCA_OPTIONS, attribute(_TCA_HTB_INIT, initial))
-        self._send(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, _Target(handle, TC_H_ROOT), options)
+        self._send(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, _Target(handle, parent), options)
 
-    def delete_root(self, handle: int) -> None:
-        """Remove the root of that handle with all that is below it; the kernel's default comes back."""
-        self._send(RTM_DELQDISC, 0, _Target(handle, TC_H_ROOT))
+    def delete_qdisc(self, handle: int, parent: int = TC_H_ROOT) -> None:
+        """Remove the qdisc of that handle with all that is below it; the kernel's default comes back."""
+        self._send(RTM_DELQDISC, 0, _Target(handle, parent))
 
     def set_class(self, class_id: int, settings: HtbClass) -> None:
         """Make a class, or change it without touching its queue."""
@@ -375,10 +393,17 @@ class TrafficControl:
 
     def add_group_rule(self, parent: int, preference: int, rule: GroupRule, program: int) -> None:
         """Classify by a bpf program (a descriptor) that says whether a packet's socket belongs to the rule's group."""
+        self._add_bpf(parent, preference, rule.class_id, program, f"cgroup-{rule.depth}-{rule.group_id}")
+
+    def add_class_id_rule(self, parent: int, preference: int, rule: ClassIdRule, program: int) -> None:
+        """Classify by a bpf program (a descriptor) that says whether a packet's socket has the rule's mark."""
+        self._add_bpf(parent, preference, rule.class_id, program, f"netcls-{rule.number}")
+
+    def _add_bpf(self, parent: int, preference: int, class_id: int, program: int, name: str) -> None:
         options = (
-            attribute(_TCA_BPF_CLASSID, _WORD.pack(rule.class_id))
+            attribute(_TCA_BPF_CLASSID, _WORD.pack(class_id))
             + attribute(_TCA_BPF_FD, _WORD.pack(program))
-            + attribute(_TCA_BPF_NAME, f"cgroup-{rule.depth}-{rule.group_id}\0".encode())
+            + attribute(_TCA_BPF_NAME, f"{name}\0".encode())
         )
         described = attribute(_TCA_KIND, b"bpf\0") + attribute(_TCA_OPTIONS, options)
         self._send(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, _Target(0, parent, _info(preference, ETH_P_ALL)), described)

@@ -17,7 +17,7 @@ from actuators.network.classify import Recognised, classify, service
 from actuators.network.knobs import HANDLE, Device, FilterKnob, filter_text, parse_filters
 from actuators.network.netlink import NetlinkError, RouteSocket
 from actuators.network.probe import KernelSupport
-from actuators.network.tc import ClassState, GroupRule, HtbClass, PortRule, Qdisc, TrafficControl
+from actuators.network.tc import ClassIdRule, ClassState, GroupRule, HtbClass, PortRule, Qdisc, TrafficControl
 from parties.knob import Effect, KnobError, KnobRef
 from parties.model import BEST_EFFORT, IDLE, NS_PER_S, RESERVED, Partition, Pool
 from parties.placement import Placement
@@ -260,13 +260,16 @@ def test_traffic_that_cannot_be_told_is_a_problem_in_one_sentence(tmp_path: Path
 @given(
     st.frozensets(st.builds(GroupRule, st.integers(1, 9), st.integers(1, 2**64 - 1), st.integers(1, 2**32 - 1))),
     st.frozensets(st.builds(PortRule, st.integers(1, 65535), st.integers(1, 2**32 - 1))),
+    st.frozensets(st.builds(ClassIdRule, st.integers(1, 2**32 - 1), st.integers(1, 2**32 - 1))),
 )
-def test_filter_rules_survive_the_journal(groups: frozenset[GroupRule], ports: frozenset[PortRule]) -> None:
+def test_filter_rules_survive_the_journal(
+    groups: frozenset[GroupRule], ports: frozenset[PortRule], class_ids: frozenset[ClassIdRule]
+) -> None:
     """Text and back; the same rules give the same text."""
-    text = filter_text(groups, ports)
-    read_groups, read_ports = parse_filters(text)
-    assert (frozenset(read_groups), frozenset(read_ports)) == (groups, ports)
-    assert filter_text(read_groups, read_ports) == text
+    text = filter_text(groups, ports, class_ids)
+    read_groups, read_ports, read_class_ids = parse_filters(text)
+    assert (frozenset(read_groups), frozenset(read_ports), frozenset(read_class_ids)) == (groups, ports, class_ids)
+    assert filter_text(read_groups, read_ports, read_class_ids) == text
 
 
 def test_filters_that_somebody_changed_do_not_pass_for_ours(control: FakeControl) -> None:
@@ -327,7 +330,7 @@ def test_a_kernel_that_lacks_htb_is_not_mistaken_for_a_vanished_knob(monkeypatch
 
     device = Device("eth0")
     monkeypatch.setattr(device, "_open", lambda: TrafficControl.__new__(TrafficControl))
-    monkeypatch.setattr(TrafficControl, "add_root", unknown)
+    monkeypatch.setattr(TrafficControl, "add_htb", unknown)
     monkeypatch.setattr("actuators.network.knobs._device", lambda _address: device)
     with pytest.raises(KnobError, match="no HTB scheduler") as caught:
         KINDS["tc-qdisc"].make(("", "eth0", "7061:")).write("default 7061:3")
