@@ -197,10 +197,8 @@ def fault_points(  # noqa: PLR0913 (what a test says of its knobs, each by name)
     assert everything() == before, "without a fault"
     slow = {write.knob.ref for write in make_plan() if write.slow or kinds[write.knob.ref.kind].slow}
     points = 0
-    for what, injector in _injectors([ref in slow for ref in clean.refs], kills=kills):
-        if injector.fault in _ENDS:
-            _killed(case, injector, what)
-        else:
+    for what, injector in injectors([ref in slow for ref in clean.refs], kills=kills):
+        if not killed_in(lambda struck=injector: case.run(struck), injector, what):  # type: ignore[misc]
             outcome = case.run(injector)
             assert outcome.status is MoveStatus.REFUSED, f"{what}: {outcome}"
             assert everything() == before, f"{what}: the refused plan was not undone: {everything()}, before {before}"
@@ -223,13 +221,11 @@ def restore_points(
     clean, points = Injector(), 0
     _carried_out(case)
     assert restore(case.journal, _injected(kinds, clean)).complete
-    for what, injector in _injectors([True] * clean.count, kills=kills):
+    for what, injector in injectors([True] * clean.count, kills=kills):
         if injector.fault in VANISHED or injector.fault == HANG:
             continue
         _carried_out(case)
-        if injector.fault == _KILL:
-            _ended(lambda struck=injector: restore(case.journal, _injected(kinds, struck)), what)  # type: ignore[misc]
-        else:
+        if not killed_in(lambda struck=injector: restore(case.journal, _injected(kinds, struck)), injector, what):  # type: ignore[misc]
             report = restore(case.journal, _injected(kinds, injector))
             assert report.complete == (not case.journal.exists()), f"{what}: {report}"
         if case.journal.exists():
@@ -253,8 +249,11 @@ def _injected(kinds: KnobKinds, injector: Injector) -> KnobKinds:
     return {name: wrapped(kind) for name, kind in kinds.items()}
 
 
-def _injectors(writes: Sequence[bool], *, kills: bool) -> Iterator[tuple[str, Injector]]:
-    """``writes`` says of each whether it is slow: only then does the enforcer learn that one hangs."""
+def injectors(writes: Sequence[bool], *, kills: bool) -> Iterator[tuple[str, Injector]]:
+    """One for each fault point, and what it does in words.
+
+    ``writes`` says of each whether it is slow: only then does the enforcer learn that one hangs.
+    """
     errors = {errno.errorcode[number]: number for number in ERRNOS}
     ends = {"SIGKILL": _KILL} if kills else {}
     for index, slow in enumerate(writes):
@@ -265,12 +264,10 @@ def _injectors(writes: Sequence[bool], *, kills: bool) -> Iterator[tuple[str, In
                 yield f"write {index}, {name} {when} it took effect", Injector(index, fault, takes_effect)
 
 
-def _killed(case: _Case, injector: Injector, what: str) -> None:
-    _ended(lambda: case.run(injector), what)
-
-
-def _ended(call: Callable[[], object], what: str) -> None:
-    """Call in a process of its own, which does not survive it."""
+def killed_in(call: Callable[[], object], injector: Injector, what: str) -> bool:
+    """Call in a process of its own, which does not survive it, if that is the injector's fault; else nothing is done."""
+    if injector.fault not in _ENDS:
+        return False
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -282,6 +279,7 @@ def _ended(call: Callable[[], object], what: str) -> None:
         _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) != _VIOLATED, f"{what}: the invariant was violated before it"
     assert os.WIFSIGNALED(status), f"{what}: the process lived on: {status}"
+    return True
 
 
 def _last(plan: Sequence[KnobWrite]) -> list[KnobWrite]:

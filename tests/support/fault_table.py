@@ -17,6 +17,8 @@ _TASKS = "tests/undo/test_fault_points.py::test_threads_in_resctrl"
 _PQOS = "tests/undo/test_fault_points.py::test_pqos"
 _UNITS = "tests/undo/test_fault_points.py::test_units"
 _DROP_INS = "tests/undo/test_fault_points.py::test_restoring_units"
+_REST = "tests/undo/test_fault_points_rest.py::test_threads_and_interrupts"
+_ROOT = "tests/undo/test_fault_points_rest.py::test_the_roots_processes"
 
 DRIVEN: Mapping[str, str] = {
     "cgroup1.cpu-bandwidth": _V1,
@@ -37,23 +39,33 @@ DRIVEN: Mapping[str, str] = {
     "cgroup2.subtree-control.memory": _PASSED_ON,
     "cpufreq.cap": f"{_FREQUENCY}[acpi-no-userspace]",
     "cpufreq.userspace": f"{_FREQUENCY}[acpi]",
+    "irq.affinity": _REST,
+    "irq.default-affinity": _REST,
     "pqos.cpu": _PQOS,
     "pqos.mask": _PQOS,
     "resctrl.group": _RESCTRL,
     "resctrl.mask": _RESCTRL,
     "resctrl.tasks": _TASKS,
+    "rest.group": _ROOT,
+    "rest.list-v1": _REST,
+    "rest.list-v2": "tests/undo/test_fault_points_rest.py::test_groups_v2",
+    "rest.members": _ROOT,
+    "rest.unit": _UNITS,
     "systemd.cpu-bandwidth": _UNITS,
     "systemd.cpu-class": _UNITS,
     "systemd.disk-throttle": _UNITS,
     "systemd.drop-in.cores": _DROP_INS,
     "systemd.drop-in.disk": _DROP_INS,
     "systemd.drop-in.memory": _DROP_INS,
+    "systemd.drop-in.rest": _DROP_INS,
     "systemd.list": _UNITS,
     "systemd.memory": _UNITS,
     "systemd.reload": _DROP_INS,
+    "task.affinity": _REST,
     "tc-class": _TC,
     "tc-filter": _TC,
     "tc-qdisc": _TC,
+    "workqueue.cpumask": _REST,
 }
 """By kind."""
 
@@ -62,6 +74,7 @@ WRITES_NOTHING: Mapping[str, str] = {
     "foreign-writers": "a sensor: takes in what fanotify tells",
     "pqos.look": "a sensor: has pqos show what is in force",
     "resctrl.counters": "a sensor: reads what monitoring counts",
+    "rest.scan": "a sensor: looks for what is on the managed CPUs",
 }
 """Kinds that an upkeep task sets to be read again, with what they do instead of changing a value."""
 

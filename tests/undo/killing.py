@@ -251,7 +251,7 @@ class Attempt:
         state, runtime = Path(self.settings.state_directory), Path(self.settings.runtime_directory)
         if self.seed % 10 == 0:
             words = ["--state-directory", str(state), "--runtime-directory", str(runtime)]
-            command = [Path(sys.executable).with_name("parties"), "restore", *words]
+            command = [str(Path(sys.executable).with_name("parties")), "restore", *words]
             ended = subprocess.run(command, check=False, capture_output=True, text=True)
             assert ended.returncode == 0, f"seed {self.seed}: {ended.stdout}{ended.stderr}"
         else:

@@ -26,8 +26,10 @@ from actuators.cgroup.group import IDLE_CLASS, Direction
 from actuators.cgroup.layer import find_layer
 from actuators.frequency.speed import SpeedKnob
 from actuators.registry import KINDS
+from actuators.rest.groups import RestUnitKnob
+from actuators.rest.kinds import knob_kinds as rest_kinds
 from actuators.systemd.bus import SystemdBus
-from actuators.systemd.knobs import knob_kinds
+from actuators.systemd.knobs import Unit, knob_kinds
 from actuators.systemd.layer import SystemdLayer
 from monitors.resctrl import ResctrlCountersKnob
 from parties.journal import JOURNAL_NAME, Journal
@@ -40,26 +42,9 @@ from tests.emulation.fuse_tree import Mounted, why_not
 from tests.emulation.resctrl import ResctrlOptions, mounted_resctrl
 
 ROOT = Path(__file__).parents[2]
-WEB, JOB = "/system.slice/web.service", "/system.slice/job.service"
+WEB, JOB, OTHER = (f"/system.slice/{name}.service" for name in ("web", "job", "other"))
 UNITS = {WEB: "web.service", JOB: "job.service"}
 TOTAL_BYTES = 900_000_000
-
-
-@pytest.fixture
-def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of journals in one test: what fsync adds is tested elsewhere."""
-    monkeypatch.setattr("os.fsync", lambda _fd: None)
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[[int, str], None]:
-    """Prints how many fault points were covered."""
-
-    def say(points: int, what: str) -> None:
-        with capsys.disabled():
-            print(f"\n{points} fault points covered on {what}")  # noqa: T201 - the figure is wanted
-
-    return say
 
 
 # Nothing is left out
@@ -99,9 +84,10 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def systemd(root: Path) -> Iterator[FakeSystemd]:
-    """Two units, one of which has limits of its own."""
+    """Three units, one of which has limits of its own, and one of which is nobody's."""
     fake = FakeSystemd(root)
     fake.start("web.service", WEB)
+    fake.start("other.service", OTHER)
     fake.start("job.service", JOB, CPUQuotaPerSecUSec=500_000, MemoryMax=700_000_000)
     yield fake
     fake.close()
@@ -113,13 +99,15 @@ class Units:
     def __init__(self, systemd: FakeSystemd) -> None:
         self.systemd, self.root = systemd, systemd.root
         self.bus = SystemdBus(self.root)
-        self.kinds = knob_kinds(self.bus, self.root)
+        self.kinds = {**knob_kinds(self.bus, self.root), **rest_kinds(self.bus, self.root)}
 
     def plan(self) -> list[KnobWrite]:
         self.bus.close()
         layer = SystemdLayer(find_layer(self.systemd.hierarchies, self.root), UNITS, self.root, self.bus)
         web, job = layer.group(WEB), layer.group(JOB)
+        other = Unit("other.service", self.systemd.tree / OTHER[1:], self.bus, self.root)
         return [
+            KnobWrite(RestUnitKnob(other, "cpuset.cpus"), "0", "rest", Effect.NEUTRAL),
             KnobWrite(web.mems, "0", "web", Effect.TAKE),
             KnobWrite(web.cpus, "1-2", "web", Effect.TAKE),
             KnobWrite(job.memory_limit, "500000000", "job", Effect.TAKE),
@@ -142,7 +130,7 @@ def test_units(systemd: FakeSystemd, tmp_path: Path, said: Callable[[int, str], 
 
     points = fault_points(units.plan, units.kinds, tmp_path / "state", invariant=conserved, left_by_rolling_back=systemd.snapshot)
     said(points, "units of systemd")
-    assert points == 7 * 9 * 2
+    assert points == 8 * 9 * 2
 
 
 @pytest.mark.slow
@@ -152,7 +140,7 @@ def test_restoring_units(systemd: FakeSystemd, tmp_path: Path, said: Callable[[i
     units = Units(systemd)
     points = restore_points(units.plan, units.kinds, tmp_path / "state", snapshot=systemd.snapshot)
     said(points, "restoring units of systemd")
-    assert points >= 11 * 6 * 2
+    assert points >= 13 * 6 * 2
 
 
 # pqos
