@@ -60,6 +60,9 @@ def test_kernel_thread_that_cannot_move_is_told() -> None:
     found = parse_process(_KERNEL_STAT)
     assert found.kernel_thread
     assert found.fixed
+    movable = parse_process(_KERNEL_STAT.replace("69238848", "2129984"))
+    assert movable.kernel_thread
+    assert not movable.fixed
 
 
 def test_interrupts_of_cpus_that_are_not_counted_through() -> None:

@@ -20,6 +20,7 @@ from parties.doctor.report import examine
 from parties.doctor.subject import Subject
 from parties.lock import LOCK_NAME
 from parties.model import NS_PER_S
+from parties.settings import CacheSettings, ControlSettings, CoreSettings, NodeSettings
 
 SubjectOf = Callable[[str], Subject]
 RESOURCE_FIELDS = {"verdict", "asked", "mechanism", "unit", "range", "missing", "change"}
@@ -95,13 +96,18 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bool(said["unseen"]) == (os.geteuid() != 0)
 
 
-def _machine_with_pqos(root: Path) -> Path:
+PRINTED = Path(__file__).parents[2] / "actuators/pqos"
+FAILS = "echo cannot open /dev/cpu/0/msr; exit 1"
+ANSWERS = f'exec cat "{PRINTED}/mba$2.txt"'
+
+
+def _machine_with_pqos(root: Path, does: str = FAILS) -> Path:
     """A machine whose processor can what its kernel cannot, with a pqos that notes that it was run."""
     machine("virtual-machine", root)
     cpuinfo = root / "proc/cpuinfo"
     cpuinfo.write_text(cpuinfo.read_text().replace(" hypervisor", " cat_l3"))
     (root / "usr/sbin").mkdir(parents=True)
-    (root / "usr/sbin/pqos").write_text(f"#!/bin/sh\necho $* >> {root}/ran\necho cannot open /dev/cpu/0/msr\nexit 1\n")
+    (root / "usr/sbin/pqos").write_text(f"#!/bin/sh\necho $* >> {root}/ran\n{does}\n")
     (root / "usr/sbin/pqos").chmod(0o755)
     return root
 
@@ -116,11 +122,20 @@ def test_commands_of_another_machine_are_not_run(tmp_path: Path) -> None:
 
 def test_pqos_is_asked_and_leaves_nothing(tmp_path: Path) -> None:
     """On the machine itself pqos is asked what there is; no lock and no snapshot appear in the runtime directory."""
-    root = _machine_with_pqos(tmp_path)
-    found = cache.examine(Subject(root=root, user_id=0, live=True))
-    assert "-D" in (root / "ran").read_text()
+    root = _machine_with_pqos(tmp_path, ANSWERS)
+    runtime = root / "run/parties"
+    settings = ControlSettings((), node=NodeSettings(cores=CoreSettings(), cache=CacheSettings()), runtime_directory=str(runtime))
+    found = cache.examine(Subject(root=root, given=settings, user_id=0, live=True))
+    assert [line.split()[-1] for line in (root / "ran").read_text().splitlines()] == ["-D", "-s"]
+    assert (found.verdict, found.offer.mechanism) == (Verdict.DEGRADED, "pqos (MSRs)")
+    assert "pqos -R" in found.lacks[0].change  # class 1 is of somebody else
+    assert not runtime.exists()
+
+
+def test_pqos_that_fails_has_its_reason(tmp_path: Path) -> None:
+    """Where pqos cannot reach the processor, the advice is what lets it."""
+    found = cache.examine(Subject(root=_machine_with_pqos(tmp_path), user_id=0, live=True))
     assert (found.verdict, found.lacks[0].change) == (Verdict.NOT_MANAGED, "modprobe msr")
-    assert not (root / "run").exists()
 
 
 def test_ordinary_user_is_sent_to_root_for_pqos(tmp_path: Path) -> None:
