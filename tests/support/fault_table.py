@@ -41,6 +41,7 @@ DRIVEN: Mapping[str, str] = {
     "cpufreq.userspace": f"{_FREQUENCY}[acpi]",
     "irq.affinity": _REST,
     "irq.default-affinity": _REST,
+    "net-cls.classid": "tests/undo/test_fault_points.py::test_net_cls",
     "pqos.cpu": _PQOS,
     "pqos.mask": _PQOS,
     "resctrl.group": _RESCTRL,

@@ -25,6 +25,7 @@ from actuators.cache.tasks import ALL, ResctrlTasksKnob
 from actuators.cgroup.group import IDLE_CLASS, Direction
 from actuators.cgroup.layer import find_layer
 from actuators.frequency.speed import SpeedKnob
+from actuators.network.net_cls import CLASS_ID, ClassIdKnob
 from actuators.registry import KINDS
 from actuators.rest.groups import RestUnitKnob
 from actuators.rest.kinds import knob_kinds as rest_kinds
@@ -39,6 +40,7 @@ from parties.restore import restore
 from parties.slow_writer import SlowResult, SlowWriter
 from tests.emulation.cpufreq import mounted_cpufreq
 from tests.emulation.fuse_tree import Mounted, why_not
+from tests.emulation.namespace import Overlay
 from tests.emulation.resctrl import ResctrlOptions, mounted_resctrl
 
 ROOT = Path(__file__).parents[2]
@@ -298,6 +300,35 @@ def _until(poll: Callable[[], list[SlowResult]]) -> list[SlowResult]:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     return results
+
+
+# Marks of traffic
+
+
+@pytest.mark.slow
+@pytest.mark.kernel
+@pytest.mark.usefixtures("without_fsync")
+def test_net_cls(tmp_path: Path, said: Callable[[int, str], None]) -> None:
+    """The class id of a group of the test's own, in this kernel's net_cls, mounted for the test's process only."""
+    if os.geteuid() != 0 or "\nnet_cls\t" not in Path("/proc/cgroups").read_text():
+        pytest.skip("needs root and a kernel with net_cls")
+    points = Overlay().call(_fail_marking, tmp_path)
+    COVERED[ClassIdKnob.KIND] += points
+    said(points, "net_cls")
+    assert points == 9 * 2
+
+
+def _fail_marking(directory: Path) -> int:
+    mount = directory / "net_cls"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "cgroup", "-o", "net_cls", "none", str(mount)], check=True)
+    group = mount / f"parties-fault-{os.getpid()}"
+    group.mkdir()
+    try:
+        marking = KnobWrite(ClassIdKnob(group / CLASS_ID), "65552", "web", Effect.NEUTRAL)
+        return fault_points(lambda: [marking], KINDS, directory / "state")
+    finally:
+        group.rmdir()
 
 
 # Sensors
