@@ -40,7 +40,7 @@ from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
 from parties.journal import JOURNAL_NAME, Journal, boot_id, read_journal
 from parties.knob import KnobRef, changed_besides
-from parties.makers import Parts, make_actuators
+from parties.makers import Parts, home_of, make_actuators
 from parties.model import BEST_EFFORT, NS_PER_S, Domain, Node, Partition, QosTarget, Resource, Service
 from parties.placement import Placement
 from parties.restore import Fate, RestoreReport, restore
@@ -126,7 +126,6 @@ class Host:
     def _build(self) -> None:
         names = resolve(self._settings)
         settings = self._settings = names.settings
-        self.services = tuple(_service(service) for service in settings.services)
         layer = find_layer(Hierarchies.find(overrides=settings.controllers))
         self._layer: GroupLayer = SystemdLayer(layer, names.units) if names.units else layer
         self._managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
@@ -136,6 +135,7 @@ class Host:
         self._topology = topology.fingerprint
         cores = settings.node.cores or CoreSettings()
         domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
+        self.services = tuple(_service(service, home_of(service, domains)) for service in settings.services)
         if self.shadow is None:
             self._meet_what_an_earlier_run_left()
         if names.problems:
@@ -404,11 +404,11 @@ def _monitors(layer: GroupLayer, managed: ManagedGroups, actuators: Mapping[Reso
     return Monitors(signal, usage, InMemoryClassifier(usage.disk_count, usage.incarnation))
 
 
-def _service(settings: ServiceSettings) -> Service:
+def _service(settings: ServiceSettings, home: int) -> Service:
     return Service(
         name=settings.name,
         target=QosTarget(settings.target_ns, settings.percentile),
-        home=settings.home,
+        home=home,
         stateless=settings.stateless,
         in_memory=settings.in_memory,
         minimum=_limits(settings.minimum),

@@ -347,7 +347,7 @@ def _services(settings: ControlSettings) -> Iterator[Mistake]:
     for index, service in enumerate(settings.services):
         if not 0 < service.percentile < 100:  # noqa: PLR2004 - per cent
             yield Mistake(("service", index, "percentile"), f"must lie between 0 and 100, say 99; not {service.percentile}")
-        if service.home < 0:
+        if service.home is not None and service.home < 0:
             yield Mistake(("service", index, "home"), f"is the number of a domain, 0 or more; not {service.home}")
 
 

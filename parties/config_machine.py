@@ -17,6 +17,7 @@ from actuators.cgroup.layer import find_layer
 from actuators.cgroup.naming import resolve
 from actuators.disk import find_disk
 from actuators.systemd.layer import SystemdLayer
+from monitors.topology import Topology, TopologyError
 from parties import units
 from parties.config import Configuration, Problem
 from parties.config_checks import (
@@ -28,8 +29,9 @@ from parties.config_checks import (
     surely_divides_cores,
 )
 from parties.config_schema import Mistake
+from parties.makers import home_of
 from parties.model import Resource
-from parties.settings import ControlSettings
+from parties.settings import ControlSettings, CoreSettings
 from parties.units import format_cpu_list, parse_cpu_list
 
 _BYTES_PER_KIB = 1024
@@ -72,6 +74,7 @@ def check_machine(configuration: Configuration, machine: Machine | None = None) 
         _permission,
         _groups,
         _cpus,
+        _homes,
         _memory,
         _disk,
         _network,
@@ -167,6 +170,19 @@ def _cpus(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
     for shared in shared_resources(settings, managed_cores=count, divided=divided):
         if shared.resource is Resource.CORES:
             yield from floor_mistakes(settings, shared)
+
+
+def _homes(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
+    cores = settings.node.cores or CoreSettings()
+    try:
+        domains = Topology.read(machine.root).managed_domains(cores.reserved_cpus, cores.managed_cpus)
+    except TopologyError:
+        return  # what is wrong with the CPUs is told by the others, or by the start
+    for index, service in enumerate(settings.services):
+        try:
+            home_of(service, domains)
+        except SetupError as error:
+            yield Mistake(("service", index, "home"), str(error).partition(": ")[2])
 
 
 def _split_cores(managed: Sequence[int], machine: Machine) -> Iterator[Mistake]:

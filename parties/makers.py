@@ -6,12 +6,13 @@ The control process and ``parties doctor`` both decide by this, so that what one
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from actuators.cache.actuator import cache_actuator
 from actuators.cgroup.group import GroupLayer
+from actuators.cgroup.hierarchy import SetupError
 from actuators.cores import cores_actuator, divides
 from actuators.disk import DiskActuator
 from actuators.frequency.actuator import frequency_actuator
@@ -22,7 +23,8 @@ from monitors.topology import Topology
 from parties.interfaces import Actuator
 from parties.knob import KnobRef
 from parties.model import Domain, Resource
-from parties.settings import ControlSettings
+from parties.settings import ControlSettings, ServiceSettings
+from parties.units import format_cpu_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,23 @@ class Parts:
     @property
     def homes(self) -> dict[str, int]:
         """The home domain of each service."""
-        return {service.name: service.home for service in self.settings.services}
+        return {service.name: home_of(service, self.domains) for service in self.settings.services}
 
     @property
     def whole_cores(self) -> bool:
         """Whether each holder has cores of its own."""
         cores = self.settings.node.cores
         return cores is not None and not divides(cores, self.managed, self.domains, self.homes)
+
+
+def home_of(service: ServiceSettings, domains: Sequence[Domain]) -> int:
+    """The domain that a service lives in. Raises SetupError for one without managed cores."""
+    if service.home is None:
+        return domains[0].id
+    if service.home not in {domain.id for domain in domains}:
+        known = ", ".join(f"{domain.id} (CPU {format_cpu_list(domain.cpus)})" for domain in domains)
+        raise SetupError(f"{service.name}: domain {service.home} has no managed core; set home to one that has: {known}")
+    return service.home
 
 
 def make_actuators(parts: Parts) -> dict[Resource, Actuator]:

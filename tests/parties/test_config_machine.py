@@ -70,6 +70,17 @@ def test_a_fitting_machine_has_no_problem(machine: Machine) -> None:
     assert found(machine, TEXT) == ""
 
 
+def test_a_home_needs_managed_cores(machine: Machine) -> None:
+    """On a machine with a socket for each core, whoever names no home lives where cores are managed, and a bad home is told."""
+    for cpu in range(4):
+        (machine.root / f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id").write_text(f"{cpu % 2}\n")
+    assert found(machine, TEXT) == ""
+    assert found(machine, TEXT + "home = 1\n") == ""
+    assert found(machine, TEXT + "home = 0\n") == (
+        "line 13, service[0].home (web): domain 0 has no managed core; set home to one that has: 1 (CPU 1,3)"
+    )
+
+
 BATCH = '[[best_effort]]\nname = "batch"\ncgroup = "/batch"\n'
 
 
