@@ -11,6 +11,7 @@ import pytest
 
 from parties.enforcer import Outcome
 from parties.host import HostPlatform, Monitors
+from parties.interfaces import Finding
 from parties.model import (
     BEST_EFFORT,
     IDLE,
@@ -153,3 +154,53 @@ def test_a_broken_reader_does_not_end_the_wait(parts: Parts, platform: HostPlatf
     platform._selector = cast("Any", SimpleNamespace(select=lambda _timeout: [(SimpleNamespace(data=fail), 1)]))
     assert platform.wait_until(10) is True
     assert parts.events == ["warning: a message cannot be taken in: Broken: reader"]
+
+
+class Apart:
+    """An enforcer that refuses what it is told to."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.seen: list[object] = []
+
+    def apply_apart(self, writes: Sequence[object], _now_ns: int) -> list[Outcome]:
+        self.seen += writes
+        bad = [Outcome(MoveStatus.REFUSED, f"knob {number}: busy") for number in range(self.refused)]
+        return [*bad, *(Outcome(MoveStatus.DONE) for _ in writes[self.refused :])]
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [(0, []), (1, ["warning: refused: knob 0: busy"]), (2, ["warning: refused: knob 0: busy; so are 1 more of 3"])],
+)
+def test_what_of_the_rest_is_refused_is_told_in_one_line_and_stops_nothing(parts: Parts, refused: int, told: list[str]) -> None:
+    """The start goes on, with a partition and without one."""
+    enforcer = Apart(refused)
+    for partition in (None, START):
+        parts.events.clear()
+        made = HostPlatform(
+            NODE,
+            [Service("web", QosTarget(10))],
+            actuators={},
+            enforcer=cast("Any", enforcer),
+            monitors=Monitors(*cast("Any", (parts, parts, parts))),
+            selector=selectors.DefaultSelector(),
+            sources=selectors.DefaultSelector(),
+            events=lambda level, text: parts.events.append(f"{level}: {text}"),
+            upkeep=Upkeep((), cast("Any", parts)),
+            clock=lambda: 0,
+        )
+        made.start(partition, best_effort_idle_class=False, sharing={}, rest=cast("Any", ("a", "b", "c")))
+        assert parts.events == told
+    assert enforcer.seen == ["a", "b", "c"] * 2
+
+
+def test_writes_that_an_upkeep_task_wants_apart_are_carried_out_so(parts: Parts, platform: HostPlatform) -> None:
+    """A finding says whether its writes are one plan or many."""
+    enforcer = Apart(1)
+    finding = Finding(cast("Any", ("a", "b")), ("mind this",), apart=True)
+    platform._enforcer = cast("Any", SimpleNamespace(apply_apart=enforcer.apply_apart, poll=parts.poll, drift=parts.drift))
+    platform._upkeep = cast("Any", SimpleNamespace(tend=lambda _now_ns: [finding]))
+    platform.observe(1)
+    assert enforcer.seen == ["a", "b"]
+    assert parts.events == ["warning: mind this", "warning: refused: knob 0: busy"]
