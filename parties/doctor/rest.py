@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from actuators.rest import RestKeeper
 from monitors.rest import InterruptLoad, ProcessLoad, Rest, Snapshot, compare, take_snapshot
 from parties.doctor.examine import counted
 from parties.doctor.model import RestReport
-from parties.doctor.subject import Subject
+from parties.doctor.subject import MISTAKES, Subject
 from parties.model import MILLICORES_PER_CORE
+from parties.settings import CoreSettings
 from parties.units import format_cpu_list
 
 _MOST_NAMED = 5
@@ -35,7 +39,7 @@ def tell(subject: Subject, before: Snapshot, after: Snapshot) -> RestReport:
             "top": [_interrupt(load) for load in rest.interrupts[:_MOST_NAMED]],
         },
     }
-    return RestReport(facts, _lines(rest, format_cpu_list(cpus)), tuple(_changes(subject, rest)))
+    return RestReport(facts, _lines(rest, format_cpu_list(cpus)), (*_changes(subject, rest), *_warnings(subject)))
 
 
 def _group(loads: tuple[ProcessLoad, ...]) -> dict[str, object]:
@@ -89,6 +93,15 @@ def _lines(rest: Rest, cpus: str) -> tuple[str, ...]:
         f"{sum(load.per_s for load in devices)} interrupts of devices per second there"
         + (f": {', '.join(named)}" if named else ""),
     )
+
+
+def _warnings(subject: Subject) -> tuple[str, ...]:
+    """What stands against what is asked for, in the words of the daemon's own part."""
+    with contextlib.suppress(*MISTAKES):
+        settings, cores = subject.settings, subject.settings.node.cores or CoreSettings()
+        hierarchies = subject.layer.hierarchies
+        return RestKeeper(settings.rest, cores.reserved_cpus, hierarchies, subject.registered, root=subject.root).warnings()
+    return ()
 
 
 def _changes(subject: Subject, rest: Rest) -> list[str]:

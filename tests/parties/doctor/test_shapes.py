@@ -16,6 +16,7 @@ from machines import DIRECTORY, Entry, entries, names, unpack
 
 from actuators.network.probe import KernelSupport
 from monitors.topology import Topology
+from parties.doctor import network
 from parties.doctor.model import Report, ResourceReport, Verdict, report_to_json
 from parties.doctor.report import examine
 from parties.doctor.subject import Subject
@@ -45,7 +46,7 @@ def _texts(report: Report) -> str:
     ("name", "verdicts"),
     [  # cores, cache, frequency, memory, disk, network
         ("xeon-v2", (M, M, M, M, M, M)),
-        ("xeon-v1", (M, N, M, M, D, D)),
+        ("xeon-v1", (M, N, M, M, D, M)),
         ("epyc", (M, D, M, M, M, M)),
         ("laptop", (D, N, M, M, M, M)),
         ("virtual-machine", (M, N, N, M, D, M)),
@@ -83,8 +84,9 @@ def test_every_shape_is_examined() -> None:
         ),
         ("xeon-v2", "memory", "memory.reclaim, memory.high, memory.max (control groups v2", "byte", "270 GB in steps of 1 GB"),
         ("xeon-v2", "disk", "io.max (control groups v2", "byte/s", "/dev/sda (8:0): "),
-        ("xeon-v2", "network", "HTB", "bit/s", "eno1: 10 Gbit/s in steps of 500 Mbit/s"),
+        ("xeon-v2", "network", "HTB, traffic told by control group or port", "bit/s", "eno1: 10 Gbit/s in steps of 500 Mbit/s"),
         ("xeon-v1", "cores", "CPU sets (control groups v1)", "core", "44 cores of 2 hardware threads in 2 L3 domains, id 0 22"),
+        ("xeon-v1", "network", "HTB, traffic told by net_cls or port", "bit/s", "eno1: 10 Gbit/s"),
         ("xeon-v1", "disk", "blkio.throttle (control groups v1)", "byte/s", "/dev/sda (8:0): "),
         ("epyc", "cache", "resctrl (/sys/fs/resctrl)", "way", "16 ways of 1 MiB in 16 L3 domains, id 0 1 2 3"),
         ("epyc", "frequency", "governor userspace", "Hz", "3 levels from 1.5 GHz to 2 GHz, and turbo to 3.35 GHz; 128 clocks"),
@@ -107,7 +109,6 @@ def test_offers(  # noqa: PLR0913, PLR0917 (a row of the table)
     [
         ("xeon-v1", "cache", "cache.not-managed", "apt-get install intel-cmt-cat"),
         ("xeon-v1", "disk", "disk.buffered-writes", "boot Linux 5.2 or later, with systemd.unified_cgroup_hierarchy=1"),
-        ("xeon-v1", "network", "network.no-v2-tree", "give each service its ports"),
         ("epyc", "cache", "cache.problem", "narrow its mask"),
         ("laptop", "cores", "cores.unequal", 'managed = "0-7" in [node.cores]'),
         ("laptop", "cache", "cache.not-managed", "Intel RDT or AMD QoS"),
@@ -245,6 +246,11 @@ def test_kernel_without_shaping(subject_of: SubjectOf) -> None:
     assert (without.verdict, without.lacks[0].change) == (Verdict.NOT_MANAGED, "modprobe sch_htb (CONFIG_NET_SCH_HTB)")
     ports = _of(examine(dataclasses.replace(subject, support=KernelSupport(groups="no"))), Resource.NETWORK)
     assert (ports.verdict, ports.lacks[0].id) == (Verdict.DEGRADED, "network.no-bpf")
+    root = subject.root
+    found = network.remedy(
+        subject, f"network: device eth0 already has a root qdisc; remove it (`tc qdisc del dev eth0 root`) {root}"
+    )
+    assert found == "tc qdisc del dev eth0 root"
     unknown = _of(examine(dataclasses.replace(subject, support=None)), Resource.NETWORK)
     assert (unknown.verdict, unknown.lacks[0].id) == (Verdict.DEGRADED, "network.unseen")
 
