@@ -17,6 +17,7 @@ import platform
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ from parties.settings import (
 )
 from workloads.bench_feed import WINDOWS_PER_INTERVAL, Feed
 from workloads.bench_knobs import KnobCost, cpu_set_cost, file_costs, group_costs, network_costs
-from workloads.bench_machine import CPUS, FileMachine, holders
+from workloads.bench_machine import CPUS, FileMachine, holders, in_memory
 from workloads.demo.controller import Controller
 from workloads.machine import CONTROLLERS, CpuPlan, block_device, cgroup_mounts, cpu_model, cpu_plan
 from workloads.sandbox import Sandbox, SandboxError, sweep, wait_for
@@ -185,16 +186,18 @@ class Bench:
 
     def run(self, interval_ms: int, ticks: int, *, all_resources: bool) -> Figures:
         """Have the control process hold so many ticks. Raises SandboxError if it ends before that."""
-        if not all_resources:
-            return self._run(interval_ms, ticks, None)
-        with FileMachine(holders(self._names, self._paths)) as machine:
-            return self._run(interval_ms, ticks, machine)
+        with tempfile.TemporaryDirectory(prefix="parties-bench-", dir=in_memory()) as runtime:
+            if not all_resources:
+                return self._run(interval_ms, ticks, runtime, None)
+            with FileMachine(holders(self._names, self._paths)) as machine:
+                return self._run(interval_ms, ticks, runtime, machine)
 
-    def _run(self, interval_ms: int, ticks: int, machine: FileMachine | None) -> Figures:
+    def _run(self, interval_ms: int, ticks: int, runtime: str, machine: FileMachine | None) -> Figures:
         self._runs += 1
         directory = self._box.directory / f"run{self._runs}"
         directory.mkdir()
         settings = settings_for(self._box, self._paths, self._disk, interval_ms, directory)
+        settings = dataclasses.replace(settings, runtime_directory=runtime)
         if machine is not None:
             settings = with_all_resources(settings, machine)
         controller = Controller(self._box, settings, machine.wrapper if machine is not None else ())

@@ -20,7 +20,6 @@ WAYS = 20
 SHAREABLE = 0xC0000
 _LEAST_KHZ, _MOST_KHZ, _TURBO_KHZ = 1_200_000, 2_200_000, 2_201_000
 _FULL = (1 << WAYS) - 1
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _BIND = 'mount --make-rprivate / && mount --bind "$1" /sys/devices/system/cpu && shift && exec "$@"'
 
 Files = Mapping[str, str]
@@ -31,7 +30,7 @@ class FileMachine:
 
     def __init__(self, groups: Mapping[str, str]) -> None:
         """``groups`` are the paths of the holders' control groups, by holder."""
-        self._directory = tempfile.TemporaryDirectory(prefix="parties-bench-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
+        self._directory = tempfile.TemporaryDirectory(prefix="parties-bench-", dir=in_memory())
         root = Path(self._directory.name)
         self.cpu, self.cpuset, self.resctrl, self.v2 = root / "cpu", root / "cpuset", root / "resctrl", root / "v2"
         _write(self.cpu, _cpu_files())
@@ -55,6 +54,12 @@ class FileMachine:
     def wrapper(self) -> Sequence[str]:
         """The beginning of a command that sees these CPUs, in a mount namespace of its own."""
         return ("unshare", "--mount", "sh", "-c", _BIND, "sh", str(self.cpu))
+
+
+def in_memory() -> Path | None:
+    """Where files cost no disk, as in /run; None where there is no such place."""
+    place = Path("/dev/shm")  # noqa: S108 - directories of their own are made in it
+    return place if place.is_dir() else None
 
 
 def holders(services: Sequence[str], paths: Sequence[str]) -> dict[str, str]:
