@@ -53,6 +53,7 @@ def subject_for(file: Path | None) -> Subject:
 def show(report: Report) -> None:
     """Print the report for a person: a table, then what is missing, what to change, and who is in the way."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and not needed for JSON
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     table = Table("resource", "verdict", "mechanism", box=None, header_style="bold")
@@ -60,7 +61,7 @@ def show(report: Report) -> None:
     for one in report.resources:
         verdict = one.verdict.value if one.asked else "not asked for"
         style = _STYLES[one.verdict] if one.asked else "dim"
-        table.add_row(one.resource.value, f"[{style}]{verdict}[/]", one.offer.mechanism, one.offer.range)
+        table.add_row(one.resource.value, f"[{style}]{verdict}[/]", escape(one.offer.mechanism), escape(one.offer.range))
     console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDE

@@ -15,6 +15,7 @@ from parties.doctor.model import Tool
 from parties.doctor.subject import MISTAKES, Subject
 from parties.lock import LOCK_NAME
 from parties.settings import CacheSettings
+from parties.units import parse_cpu_list
 from parties.verify import running_daemon
 
 
@@ -118,13 +119,19 @@ def _cpu_sets(subject: Subject) -> Iterator[Tool]:
         ours = {"/" + path.strip("/") for path in subject.registered}
         for place in [] if tree is None else [place for pattern in _CONTAINER_GROUPS for place in sorted(tree.glob(pattern))]:
             cpus = subject.text(str(place / "cpuset.cpus"))
-            if cpus and tree is not None and f"/{place.relative_to(tree)}" not in ours:
+            if _confines(subject, cpus) and tree is not None and f"/{place.relative_to(tree)}" not in ours:
                 yield Tool(
                     "CPU set of a container or virtual machine",
                     _shown(subject, place),
                     f"it is confined to CPUs {cpus}, which are then in use by somebody else",
                     "reserve these CPUs (reserved in [node.cores]), or register the group as a service or job",
                 )
+
+
+def _confines(subject: Subject, cpus: str) -> bool:
+    """Whether these are not all CPUs, which is what v1 says where nobody has chosen any."""
+    online = subject.topology.online if subject.topology is not None else ()
+    return bool(cpus) and not set(online) <= set(parse_cpu_list(cpus))
 
 
 def _shown(subject: Subject, place: Path) -> str:

@@ -14,12 +14,13 @@ from machines import machine
 from monitors.rest import Interrupt, Process, Snapshot
 from parties import cli
 from parties.commands import doctor as command
-from parties.doctor import cache, rest, tools
+from parties.doctor import cache, frequency, rest, tools
+from parties.doctor.examine import examine_resource
 from parties.doctor.model import RestReport, Verdict
 from parties.doctor.report import examine
 from parties.doctor.subject import Subject
 from parties.lock import LOCK_NAME
-from parties.model import NS_PER_S
+from parties.model import NS_PER_S, Resource
 from parties.settings import CacheSettings, ControlSettings, CoreSettings, NodeSettings
 
 SubjectOf = Callable[[str], Subject]
@@ -154,6 +155,25 @@ def test_daemon_that_runs_is_named(tmp_path: Path) -> None:
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     (root / "proc/locks").write_text(f"1: FLOCK  ADVISORY  WRITE 4711 {place} 0 EOF\n")
     assert [(tool.name, tool.seen) for tool in tools.in_the_way(Subject(root=root))] == [("parties", "process 4711")]
+
+
+def test_containers_on_all_cpus_are_not_in_the_way(tmp_path: Path) -> None:
+    """On v1 every group lists CPUs: only one that has fewer than the machine takes some away."""
+    root = machine("virtual-machine", tmp_path)
+    for name, cpus in (("free", "0-1"), ("confined", "1"), ("fresh", "")):
+        (root / "sys/fs/cgroup/cpuset/docker" / name).mkdir(parents=True)
+        (root / "sys/fs/cgroup/cpuset/docker" / name / "cpuset.cpus").write_text(f"{cpus}\n")
+    assert [tool.seen for tool in tools.in_the_way(Subject(root=root))] == ["/sys/fs/cgroup/cpuset/docker/confined"]
+
+
+def test_files_that_an_ordinary_user_may_not_write(subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frequency that root could set counts as managed for whoever asks; a file that root cannot write does not."""
+    monkeypatch.setattr("actuators.frequency.actuator.os.access", lambda *_: False)
+    root = subject_of("laptop").root
+    verdicts = [
+        examine_resource(Subject(root=root, user_id=user), Resource.FREQUENCY, frequency.SPECIALIST).verdict for user in (1000, 0)
+    ]
+    assert verdicts == [Verdict.MANAGED, Verdict.NOT_MANAGED]
 
 
 def _rest_of(subject: Subject, *, millicores: int, per_s: int) -> RestReport:
