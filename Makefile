@@ -47,7 +47,7 @@ test: setup ## every test that this machine can run; kernel tests need root
 	$(BIN)/pytest -m 'not guest' $(TESTS)
 
 test-fast: $(VENV)/.installed ## the tests that need neither root nor the load generator; under a minute
-	$(BIN)/pytest -n 2 -m 'not kernel and not emulation and not slow' tests/parties tests/monitors tests/actuators tests/workloads tests/emulation
+	$(BIN)/pytest -n 2 -m 'not kernel and not emulation and not slow' tests/parties tests/monitors tests/actuators tests/workloads tests/emulation tests/undo
 
 test-guest: $(DEB) ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
 	@tests/guest/install-packages.sh
