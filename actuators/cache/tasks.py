@@ -15,13 +15,13 @@ from pathlib import Path
 
 from actuators.cache.resctrl import PREFIX, ResctrlError, group_names
 from actuators.cgroup.files import vanished
+from actuators.cgroup.processes import read_ids
 from parties.interfaces import Finding
 from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import NS_PER_S, Holder, Resource
 
 ALL = "all"
 PERIOD_NS = NS_PER_S
-_CHUNK_BYTES = 65536
 _MOST_PASSES = 10
 _MOST_NAMED = 8
 _LISTS = ("cgroup.threads", "tasks")
@@ -137,23 +137,12 @@ def threads_below(directory: str) -> frozenset[int]:
 
 
 def _threads(path: str) -> frozenset[int] | None:
-    """The numbers in a list; None where its group is gone. Opened anew each time: a kept descriptor may give an old list.
+    """The threads in a list; None where its group is gone.
 
     A thread of another PID namespace is listed as 0, which in a write would mean the writer.
     """
-    text = b""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while chunk := os.read(fd, _CHUNK_BYTES):
-                text += chunk
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if vanished(error):
-            return None
-        raise KnobError(error.errno, f"{path}: cannot read: {error.strerror}") from error
-    return frozenset(int(number) for number in text.split()) - {0}
+    found = read_ids(path)
+    return None if found is None else frozenset(found) - {0}
 
 
 def _move(threads: Iterable[int], tasks: str) -> None:

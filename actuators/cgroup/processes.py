@@ -18,12 +18,11 @@ def processes(directory: str) -> tuple[int, ...] | None:
     return None if found is None else tuple(sorted((*found, *_procs_below(directory))))
 
 
-def _procs(directory: str) -> list[int] | None:
-    """The processes of one group itself; None where it is gone.
+def read_ids(path: str) -> list[int] | None:
+    """The numbers in a list of processes or threads; None where its group is gone. Raises KnobError.
 
     Opened anew each time: a kept descriptor goes on giving the list of its first read as long as it is read once a second.
     """
-    path = f"{directory}/cgroup.procs"
     text = b""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -38,7 +37,12 @@ def _procs(directory: str) -> list[int] | None:
         if error.errno == errno.EOPNOTSUPP:  # a threaded group (v2): its processes are listed by the group that they belong to
             return []
         raise KnobError(error.errno, f"{path}: cannot read: {error.strerror}") from error
-    return [int(pid) for pid in text.split()]
+    return [int(number) for number in text.split()]
+
+
+def _procs(directory: str) -> list[int] | None:
+    """The processes of one group itself; None where it is gone."""
+    return read_ids(f"{directory}/cgroup.procs")
 
 
 def _procs_below(directory: str) -> list[int]:

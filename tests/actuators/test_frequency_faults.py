@@ -10,18 +10,18 @@ from typing import Any
 
 import cpufreq_trees as trees
 import pytest
+from at_once import AtOnce
 
 from actuators.cgroup.files import KeptFile
 from actuators.frequency.actuator import FrequencyActuator, frequency_actuator
 from actuators.registry import KINDS
 from parties.enforcer import Enforcer
 from parties.journal import JOURNAL_NAME, Journal
-from parties.knob import KnobError, KnobRef
+from parties.knob import KnobError
 from parties.model import IDLE, NS_PER_S, MoveStatus
 from parties.placement import Placement
 from parties.restore import Fate, restore
 from parties.settings import FrequencySettings
-from parties.slow_writer import SlowResult
 
 pytestmark = pytest.mark.slow
 
@@ -58,32 +58,6 @@ class Files:
                 raise KnobError(code, f"{file.path}: {os.strerror(code)}")
 
         monkeypatch.setattr(KeptFile, "write", counted)
-
-
-class AtOnce:
-    """Does slow writes by the knobs' kinds, as the process for them does, at the next poll."""
-
-    def __init__(self) -> None:
-        self._queue: list[tuple[int, KnobRef, str | None]] = []
-        self._tickets = 0
-
-    def submit(self, ref: KnobRef, value: str | None, now_ns: int) -> int:  # noqa: ARG002 (the interface's)
-        self._tickets += 1
-        self._queue.append((self._tickets, ref, value))
-        return self._tickets
-
-    def poll(self, now_ns: int) -> list[SlowResult]:  # noqa: ARG002 (the interface's)
-        queue, self._queue = self._queue, []
-        return [self._do(*entry) for entry in queue]
-
-    @staticmethod
-    def _do(ticket: int, ref: KnobRef, value: str | None) -> SlowResult:
-        knob = KINDS[ref.kind].make(ref.address)
-        try:
-            knob.restore(value)
-            return SlowResult(ticket, found=knob.read())
-        except OSError as error:
-            return SlowResult(ticket, error=error)
 
 
 class Trial:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cpufreq_trees as trees
 import pytest
+from at_once import AtOnce
 
 from actuators.frequency import cpupower
 from actuators.frequency.actuator import FrequencyActuator, frequency_actuator
@@ -23,12 +24,11 @@ from actuators.registry import KINDS
 from parties.enforcer import Enforcer, Outcome
 from parties.foreign import DriftState
 from parties.journal import JOURNAL_NAME, Journal
-from parties.knob import KnobError, KnobRef
+from parties.knob import KnobError
 from parties.model import IDLE, NS_PER_S, MoveStatus
 from parties.placement import Placement
 from parties.restore import Fate, restore
 from parties.settings import FrequencyMechanism, FrequencySettings
-from parties.slow_writer import SlowResult
 from tests.emulation.cpufreq import CpufreqOptions, Mounted, mounted_cpufreq
 from tests.emulation.namespace import Overlay
 
@@ -42,32 +42,6 @@ AMD = CpufreqOptions(driver="amd-pstate-epp", cores=4)
 DRIVERS = pytest.mark.parametrize("options", [ACPI, INTEL, PASSIVE, AMD], ids=lambda options: options.driver)
 FAULTS = (errno.EINVAL, errno.EBUSY, errno.ENOSPC, errno.ENODEV, errno.ESRCH, errno.EPERM, errno.EIO)
 CPUS = {"a": [0, 1], "b": [2], IDLE: [3]}
-
-
-class AtOnce:
-    """Does slow writes by the knobs' kinds, as the process for them does, at the next poll."""
-
-    def __init__(self) -> None:
-        self._queue: list[tuple[int, KnobRef, str | None]] = []
-        self._tickets = 0
-
-    def submit(self, ref: KnobRef, value: str | None, now_ns: int) -> int:  # noqa: ARG002 (the interface's)
-        self._tickets += 1
-        self._queue.append((self._tickets, ref, value))
-        return self._tickets
-
-    def poll(self, now_ns: int) -> list[SlowResult]:  # noqa: ARG002 (the interface's)
-        queue, self._queue = self._queue, []
-        return [self._do(*entry) for entry in queue]
-
-    @staticmethod
-    def _do(ticket: int, ref: KnobRef, value: str | None) -> SlowResult:
-        knob = KINDS[ref.kind].make(ref.address)
-        try:
-            knob.restore(value)
-            return SlowResult(ticket, found=knob.read())
-        except OSError as error:
-            return SlowResult(ticket, error=error)
 
 
 class Stage:
