@@ -87,7 +87,7 @@ def _in_the_way(device: str, foreign: Qdisc) -> str:
 def _below(what: str, root: Qdisc, foreign: Sequence[Qdisc], classes: Mapping[int, ClassState], wish: Wish) -> Place:
     """A free leaf class: the one that was asked for, else HTB's default. ``what`` begins each reason."""
     wanted = _parsed(wish.asked) if wish.asked else root.default_class
-    if wanted is None or (root.kind == "prio" and not wish.asked) or wanted & 0xFFFF == 0:
+    if wanted is None or wanted & 0xFFFF == 0:  # prio has no default class
         return Place(reason=f'{what}; name a leaf class of it that our classes may hang below, `parent = "1:30"`, or remove it')
     name = handle_text(wanted)
     state = classes.get(wanted)

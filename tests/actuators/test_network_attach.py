@@ -48,6 +48,7 @@ def test_prio_wants_its_band_named() -> None:
     others = [Qdisc("prio", ROOT, TC_H_ROOT)]
     assert "name a leaf class" in find_place("eth0", others, {}, Wish()).reason
     assert find_place("eth0", others, {}, Wish("1:3")).parent == ROOT | 3
+    assert "without a class 2:3" in find_place("eth0", others, {}, Wish("2:3")).reason
     others.append(Qdisc("pfifo", 0x00300000, ROOT | 3))
     assert "class 1:3 has a qdisc of its own already, pfifo 30:" in find_place("eth0", others, {}, Wish("1:3")).reason
 

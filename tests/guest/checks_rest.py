@@ -22,7 +22,7 @@ from monitors.rest import take_snapshot
 from parties.enforcer import Enforcer
 from parties.journal import JOURNAL_NAME, Journal
 from parties.model import MoveStatus
-from parties.restore import restore
+from parties.restore import Fate, restore
 from parties.settings import RestSettings
 from parties.slow_writer import SlowWriter
 from parties.upkeep import Upkeep
@@ -154,7 +154,7 @@ def _assert_confined() -> None:
 
 def _assert_undone(state: str, before: Mapping[str, str]) -> None:
     report = restore(Path(state) / JOURNAL_NAME, KINDS)
-    assert report.complete, report
+    assert report.complete, report.of(Fate.FAILED)
     after = snapshot.values()
     passing = "affinity of kernel thread"  # some come and go by themselves
     places = [
