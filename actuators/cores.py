@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actuators import best_effort
 from actuators.cgroup.group import ControlGroup, Controller, GroupLayer
+from actuators.cgroup.v2_knobs import INHERITED
 from actuators.cpu_bandwidth import CpuBandwidthActuator
 from actuators.holders import HolderGroups, ManagedGroups
-from parties.knob import Effect, KnobWrite
+from parties.knob import Effect, KnobError, KnobWrite
 from parties.model import BEST_EFFORT, MILLICORES_PER_CORE, Domain, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import CoreDivision, CoreSettings
@@ -108,6 +110,7 @@ class WholeCoresActuator:
                 continue
             if not new:
                 plan += best_effort.freeze(self._groups) if holder == BEST_EFFORT else []
+                plan += self._kept(holder) if before is None else []
                 continue
             for group in self._groups.of(holder):
                 plan += self._change(group, holder, self._in_force(group) if old is None else old, new, jumps)
@@ -147,6 +150,15 @@ class WholeCoresActuator:
         plan = [KnobWrite(group.cpus, format_cpu_list(kept), holder, Effect.TAKE)] if kept != old else []
         if new != kept:
             plan.append(KnobWrite(group.cpus, format_cpu_list(new), holder, Effect.GIVE))
+        return plan or [KnobWrite(group.cpus, format_cpu_list(new), holder, Effect.NEUTRAL)]  # at the start: watched from now on
+
+    def _kept(self, holder: Holder) -> list[KnobWrite]:
+        """The CPU sets of who has no cores at the start, as an earlier daemon left them, so that they stay under management."""
+        plan = []
+        for group in self._groups.of(holder):
+            with contextlib.suppress(KnobError):  # vanished, most likely: then nothing is to be kept
+                if (cpus := group.cpus.read()) not in (None, "", INHERITED):
+                    plan.append(KnobWrite(group.cpus, str(cpus), holder, Effect.NEUTRAL))
         return plan
 
     def _nodes(self, placement: Placement, before: Placement | None) -> list[KnobWrite]:

@@ -146,6 +146,18 @@ HOLDERS = ("a", "b", BEST_EFFORT)
 DEALS = st.lists(st.sampled_from((*HOLDERS, IDLE)), min_size=8, max_size=8).filter(lambda deal: {"a", "b"} <= set(deal))
 
 
+def test_a_start_has_every_cpu_set_watched(layer: GroupLayerV1, make_group: MakeGroup) -> None:
+    """Where a daemon goes on from what is in force nothing changes, yet each CPU set is in the plan, and so under management."""
+    for name in ("/a", "/be"):
+        make_group(name)
+    actuator = WholeCoresActuator(layer, {"a": ("/a",), BEST_EFFORT: ("/be",)}, TWO, mems=MEMS)
+    carry_out(actuator.writes(whole({"a": (1, 9), BEST_EFFORT: (2, 10)}), None))
+    for best_effort in ((2, 10), ()):
+        plan = actuator.writes(whole({"a": (1, 9), BEST_EFFORT: best_effort}), None)
+        sets = {write.holder: write.value for write in plan if write.knob.ref.address[0].endswith("cpuset.cpus")}
+        assert sets == {"a": "1,9", BEST_EFFORT: "2,10"}
+
+
 def dealt(deal: Sequence[Holder]) -> Placement:
     """Who has which of eight cores."""
     return whole(
