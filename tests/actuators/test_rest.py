@@ -123,12 +123,29 @@ def test_another_thread_of_the_same_number_is_left_alone(sleeper: subprocess.Pop
     assert os.sched_getaffinity(sleeper.pid) == before
 
 
+def test_a_number_that_is_used_again_is_noticed_once_its_cpus_differ(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as they are the same, the value is in force anyway."""
+    clock = Clock()
+    knob = TaskAffinityKnob(sleeper.pid, start_ticks(sleeper.pid), clock=clock)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0})
+    assert knob.read() == "0"
+    knob._start_ticks += 1
+    clock.now_ns += 3 * REMEMBERED_NS
+    assert knob.read() == "0"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0, 1})
+    clock.now_ns += 3 * REMEMBERED_NS
+    with pytest.raises(KnobError, match="number is another one's"):
+        knob.read()
+
+
 def test_a_thread_that_has_ended_is_vanished(sleeper: subprocess.Popen[bytes]) -> None:
     """ESRCH, which restore takes for gone."""
     knob = TaskAffinityKnob(sleeper.pid, start_ticks(sleeper.pid))
     sleeper.kill()
     sleeper.wait()
-    with pytest.raises(KnobError, match="has ended") as caught:
+    with pytest.raises(KnobError, match=f"thread {sleeper.pid}") as caught:
         knob.read()
     assert caught.value.errno == errno.ESRCH
 
