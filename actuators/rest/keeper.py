@@ -83,8 +83,9 @@ class RestKeeper:
     def warnings(self) -> tuple[str, ...]:
         """What stands against it, in an operator's words."""
         found = []
-        balancers = [tool for tool in suspects(self._proc, most=1000) if tool.startswith(f"{_BALANCER} ")]
-        if self._settings.interrupts and balancers:
+        running = suspects(self._proc, most=1000) if self._settings.interrupts else []
+        balancers = [tool for tool in running if tool.startswith(f"{_BALANCER} ")]
+        if balancers:
             found.append(
                 f"{balancers[0]} moves interrupts as well; stop it, or give it IRQBALANCE_BANNED_CPULIST with the managed CPUs"
             )
