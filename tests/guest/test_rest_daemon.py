@@ -55,7 +55,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(image: GuestImage, project_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """One machine for all of this."""
-    with GuestMachine(image, project_disk, tmp_path_factory.mktemp("rest"), GuestOptions()) as guest:
+    with GuestMachine(image, project_disk, tmp_path_factory.mktemp("rest"), GuestOptions(frequency=True)) as guest:
         guest.until_up()
         yield Story(guest)
 
