@@ -51,7 +51,7 @@ test-fast: $(VENV)/.installed ## the tests that need neither root nor the load g
 
 test-guest: $(DEB) ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
 	@tests/guest/install-packages.sh
-	$(BIN)/pytest -m guest -v --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
+	$(BIN)/pytest -m guest -n 2 --dist loadgroup -s --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
 
 lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
 	$(BIN)/ruff check --output-format concise .

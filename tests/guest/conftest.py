@@ -15,6 +15,17 @@ from .project_disk import make_project_disk
 from .resctrl_trick import why_not
 from .scene import PREPARE
 
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, what shares a machine goes to one of them."""
+    for item in items:
+        if item.path.parent == HERE and item.get_closest_marker("xdist_group") is None:
+            names = getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("guest" if "guest" in names else item.path.stem))
+
 
 @pytest.fixture(scope="session")
 def image() -> GuestImage:

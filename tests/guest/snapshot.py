@@ -39,6 +39,7 @@ UNSET = {
 """A controller that was enabled for the daemon's sake may stay enabled: its files then say what holds without them."""
 
 OWN = ("agent.service", "parties.service", "parties.slice", "load.service")
+PF_NO_SETAFFINITY = 0x04000000
 UNIT_PROPERTIES = (
     *("AllowedCPUs", "AllowedMemoryNodes", "CPUQuotaPerSecUSec", "CPUQuotaPeriodUSec", "CPUWeight", "FreezerState", "MemoryHigh"),
     *("MemoryMax", "IOReadBandwidthMax", "IOWriteBandwidthMax", "DropInPaths"),
@@ -96,12 +97,13 @@ def _interrupts() -> Iterator[tuple[str, str]]:
 
 
 def _kernel_threads() -> Iterator[tuple[str, str]]:
-    """Where kernel threads may run, but for workers of queues, which come and go."""
+    """Where kernel threads may run. Those that nobody can move are left out: the kernel moves them itself, as workers of queues."""
     for status in Path("/proc").glob("[0-9]*/status"):
-        text = _text(status)
-        fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-        if fields.get("PPid", "").strip() == "2" and not fields["Name"].startswith("kworker"):
-            yield f"affinity of kernel thread {fields['Name']}", fields["Cpus_allowed_list"]
+        fields = dict(line.split(":\t", 1) for line in _text(status).splitlines() if ":\t" in line)
+        if fields.get("PPid", "").strip() == "2":
+            flags = _text(status.parent / "stat").rpartition(") ")[2].split()[6:7]
+            if flags and not int(flags[0]) & PF_NO_SETAFFINITY:
+                yield f"affinity of kernel thread {fields['Name']}", fields["Cpus_allowed_list"]
 
 
 def _units() -> Iterator[tuple[str, str]]:
