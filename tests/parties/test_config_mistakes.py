@@ -430,4 +430,4 @@ def test_the_rest_needs_reserved_cpus(key: str, cores: str) -> None:
     text = GOOD.replace("[node.memory]", f"[rest]\n{key} = true\n{cores}[node.memory]")
     assert f"rest.{key}: there are no reserved CPUs to keep the rest of the machine on; name some in [node.cores]" in message(text)
     good = GOOD.replace("[node.memory]", f'[rest]\n{key} = true\n[node.cores]\nreserved = "0"\n[node.memory]')
-    assert parse(good, "parties.toml")
+    assert getattr(parse(good, "parties.toml").settings.rest, key) is True

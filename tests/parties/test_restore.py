@@ -24,8 +24,8 @@ def ref(name: str) -> KnobRef:
     return KnobRef("board", (name,))
 
 
-def write_journal(directory: Path, values: dict[str, str | None], **options: Path) -> Path:
-    journal = Journal(directory, started_unix_ns=1, **options)
+def write_journal(directory: Path, values: dict[str, str | None], proc: Path = Path("/proc")) -> Path:
+    journal = Journal(directory, started_unix_ns=1, proc=proc)
     journal.save([(ref(name), value) for name, value in values.items()])
     journal.close()
     return journal.path
