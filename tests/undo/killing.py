@@ -342,7 +342,7 @@ class Attempt:
         self.kill(daemon)
 
     def while_being_replaced(self) -> None:
-        """It leaves everything in force, and the next goes on from there: with the same settings, or with less memory and no disk."""
+        """It leaves everything in force, and the next goes on from there: with the same settings, or less memory and no disk."""
         first = self.daemon()
         first.started()
         self.feed(first, 0.1)
