@@ -86,4 +86,4 @@ experiments: $(VENV)/.installed ## the paper's figures on the simulated node, sm
 	$(BIN)/parties experiment report --out results/experiments
 
 clean: ## what make made, but for results/
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis workloads/loadgen/target
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis workloads/loadgen/target
