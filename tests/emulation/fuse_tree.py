@@ -161,6 +161,8 @@ class Faulty:
                 self.faults.release = threading.Event()
             elif do == "log":
                 return self.faults.log
+            elif do == "count":
+                return len(self.faults.log)
             elif do.startswith(("set_", "get_")):
                 return getattr(self.tree, do)(**arguments)
             else:
@@ -232,6 +234,10 @@ class Mounted:
     def log(self) -> list[dict[str, Any]]:
         """Every write, mkdir and rmdir so far: op, path, text, errno (0: it succeeded)."""
         return list(self.order("log"))
+
+    def count(self) -> int:
+        """How long ``log`` is; after thousands of operations it is too long for one message."""
+        return int(self.order("count"))
 
     def order(self, do: str, **arguments: object) -> Any:  # noqa: ANN401 (what the order gives)
         """Send one order; the ``set_`` and ``get_`` methods of a tree are orders as well."""

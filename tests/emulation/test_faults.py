@@ -32,6 +32,7 @@ def test_an_ordered_error_reaches_the_writer(number: int, resctrl: Mounted) -> N
         assert caught.value.errno == number
         file.write(b"L3:0=3\n")
     assert [entry["errno"] for entry in resctrl.log() if entry["op"] == "write"] == [number, 0]
+    assert resctrl.count() == len(resctrl.log())
 
 
 def test_writes_can_be_ignored_or_narrowed(resctrl: Mounted) -> None:

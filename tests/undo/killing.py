@@ -309,11 +309,11 @@ class Attempt:
         daemon = self.daemon()
         daemon.started()
         tree, pattern = self.rng.choice(((self.scene.resctrl, "*/schemata"), (self.scene.cpufreq, "*/scaling_*")))
-        done = len(tree.log())
+        done = tree.count()
         tree.hang(pattern)
         for _ in range(20):
             self.feed(daemon, 0.03)
-            if len(tree.log()) > done:
+            if tree.count() > done:
                 break
         daemon.signal(signal.SIGKILL)
         time.sleep(0.01)
