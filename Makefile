@@ -50,7 +50,7 @@ test-fast: $(VENV)/.installed ## the tests that need neither root nor the load g
 	$(BIN)/pytest -n 2 -m 'not kernel and not emulation and not slow' tests/parties tests/monitors tests/actuators tests/workloads tests/emulation tests/undo
 
 test-guest: $(DEB) ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
-	@tests/guest/install-packages.sh
+	@workloads/install-packages.sh guest
 	$(BIN)/pytest -m guest -n 2 --dist loadgroup -s --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
 
 lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
@@ -59,7 +59,7 @@ lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
 	$(BIN)/mypy
 	cargo fmt --check --manifest-path workloads/loadgen/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --jobs $(CARGO_JOBS) --manifest-path workloads/loadgen/Cargo.toml -- -D warnings
-	shellcheck .ci/run workloads/install-packages.sh configs/debian/postinst configs/debian/prerm configs/debian/postrm tests/guest/install-packages.sh
+	shellcheck .ci/run workloads/install-packages.sh configs/debian/postinst configs/debian/prerm configs/debian/postrm
 
 format: $(VENV)/.installed ## put the sources into the house's form
 	$(BIN)/ruff check --fix-only --quiet .

@@ -1,10 +1,23 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the harness and the kernel tests use, where root and missing; says what it does.
+# Installs Debian packages, where root and missing; says what it does. Without an argument those that the harness and the kernel tests
+# use, with "guest" those that the tests in a virtual machine need besides.
 # Services that a package would start are kept from starting: the harness starts its own.
 set -euo pipefail
 
-packages=(memcached nginx-light stress-ng wrk iproute2 cgroup-tools util-linux shellcheck intel-cmt-cat linux-cpupower fuse3)
-python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+case "${1:-host}" in
+  host)
+    packages=(memcached nginx-light stress-ng wrk iproute2 cgroup-tools util-linux shellcheck intel-cmt-cat linux-cpupower fuse3)
+    python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+    ;;
+  guest)
+    packages=(qemu-system-x86 qemu-utils seabios mmdebstrap busybox-static cpio acpica-tools e2fsprogs)
+    command -v gdb >/dev/null || packages+=(gdb-minimal) # a full gdb serves as well, and the two cannot be installed together
+    ;;
+  *)
+    echo "usage: $0 [guest]" >&2
+    exit 2
+    ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

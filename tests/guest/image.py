@@ -143,7 +143,7 @@ def ready_image(*, rebuild: bool = False) -> GuestImage:
 def _check_tools() -> None:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        raise ImageError(f"not installed: {', '.join(missing)}; as root: tests/guest/install-packages.sh")
+        raise ImageError(f"not installed: {', '.join(missing)}; as root: workloads/install-packages.sh guest")
     if os.geteuid() != 0:
         raise ImageError("the image can only be built by root; as root: make test-guest, or python -m tests.guest.image")
 
