@@ -93,11 +93,12 @@ class Host:
     First everything that only looks is made, so that a policy can be chosen for ``node`` and ``services``; ``open`` makes what
     writes. With ``shadow`` nothing is ever written to the machine: no journal, no restore, no knob, no upkeep. With ``hand_back``
     a start that fails before its first write leaves what an earlier daemon left to the next start, instead of putting it back.
+    ``alive``: see ``HostPlatform``.
     """
 
     platform: HostPlatform
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a run is about, each given by name
         self,
         settings: ControlSettings,
         selector: selectors.BaseSelector,
@@ -105,8 +106,10 @@ class Host:
         *,
         shadow: bool = False,
         hand_back: bool = False,
+        alive: Callable[[int], None] = lambda _now_ns: None,
     ) -> None:
         self._settings = settings
+        self._alive = alive
         self._selector = selector
         self._events = events
         self._state = Path(settings.state_directory)
@@ -181,6 +184,7 @@ class Host:
                 sources=sources,
                 events=self._events,
                 upkeep=self._upkeep(),
+                alive=self._alive,
             )
         )
         self._signal = signal

@@ -85,7 +85,15 @@ class Control:
     def run(self) -> None:
         """Until asked to stop. Raises whatever ``main`` has an exit code for; every knob is put back before that."""
         with RuntimeLock(Path(self._settings.runtime_directory)), contextlib.closing(self._selector):
-            host = Host(self._settings, self._selector, self.event, shadow=self._shadow, hand_back=self._hand_back)
+            self._notifier.alive(time.monotonic_ns())
+            host = Host(
+                self._settings,
+                self._selector,
+                self.event,
+                shadow=self._shadow,
+                hand_back=self._hand_back,
+                alive=self._notifier.alive,
+            )
             try:
                 self._run_on(host)
             finally:

@@ -128,7 +128,8 @@ class HostPlatform:
     """This machine as a platform. It owns none of its parts but the usage monitor; knobs are put back by ``parties.assembly``.
 
     ``selector`` has what is attended to as it comes. ``sources`` has what may wait (latency): it is looked at shortly before the
-    tick, as one message by itself costs twice what it costs among others.
+    tick, as one message by itself costs twice what it costs among others. ``alive`` is called with the time while a start waits for
+    slow writes, which may be longer than a watchdog bears.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a machine, each given by name
@@ -143,6 +144,7 @@ class HostPlatform:
         sources: selectors.BaseSelector,
         events: Events,
         upkeep: Upkeep,
+        alive: Callable[[int], None] = lambda _now_ns: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.node = node
@@ -156,6 +158,7 @@ class HostPlatform:
         self._sources = sources
         self._events = events
         self._upkeep = upkeep
+        self._alive = alive
         self._clock = clock
         self._stopping = False
         self._partition = Partition({})
@@ -349,6 +352,7 @@ class HostPlatform:
         """Have every task done once before the loop begins. Raises StartError."""
         limit_ns = self._clock() + START_LIMIT_NS
         while not self._upkeep.begun:
+            self._alive(self._clock())
             self._tend(self._clock())
             if self._clock() > limit_ns:
                 raise StartError(f"upkeep: not done after {START_LIMIT_NS // NS_PER_S} s")
@@ -403,7 +407,9 @@ class HostPlatform:
         """Carry a plan out and wait for its slow writes. Raises StartError."""
         limit_ns = self._clock() + START_LIMIT_NS
         outcome = self._enforcer.apply(writes, self._clock())
+        self._alive(self._clock())
         while outcome.status is MoveStatus.PENDING:
+            self._alive(self._clock())
             if self._clock() > limit_ns:
                 raise StartError(f"{what}: not in force after {START_LIMIT_NS // NS_PER_S} s")
             if not self.wait_until(self._clock() + POLL_AT_START_NS):

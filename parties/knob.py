@@ -67,9 +67,9 @@ class KnobKind:
 
     ``make`` finds a knob again from the address in its ``KnobRef``. ``resource`` is whose exit policy applies; None for the
     rest of the machine. ``slow``: a write may take long (another process does it, a service manager is asked), so it is never done
-    on the tick. ``persistent``: the value outlives a boot. ``passing``: what it belongs to comes and goes (a thread, a unit), so that
-    once it has vanished nobody waits for its return. ``safe`` gives the value that suits a machine without us, None meaning unset;
-    a kind without it is restored instead.
+    on the tick. ``persistent``: the value outlives a boot. ``passing``: what it belongs to comes and goes (a thread, a unit), so
+    that once it has vanished nobody waits for its return. ``safe`` gives the value that suits a machine without us, None meaning
+    unset; a kind without it is restored instead.
     """
 
     make: Callable[[tuple[str, ...]], Knob]

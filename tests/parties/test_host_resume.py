@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import selectors
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from parties.enforcer import Outcome
-from parties.host import HostPlatform, Monitors, refs_at_start
+from parties.host import POLL_AT_START_NS, HostPlatform, Monitors, refs_at_start
 from parties.in_force import InForce, read_in_force
 from parties.knob import Effect, KnobRef, KnobWrite
 from parties.model import (
@@ -105,7 +106,7 @@ class Sleeps(selectors.DefaultSelector):
         return []
 
 
-def platform_of(parts: Parts) -> tuple[HostPlatform, Sleeps]:
+def platform_of(parts: Parts, alive: Callable[[int], None] = lambda _now_ns: None) -> tuple[HostPlatform, Sleeps]:
     sleeps = Sleeps()
     platform = HostPlatform(
         NODE,
@@ -117,9 +118,19 @@ def platform_of(parts: Parts) -> tuple[HostPlatform, Sleeps]:
         sources=selectors.DefaultSelector(),
         events=lambda _level, _text: None,
         upkeep=Upkeep((), cast("Any", parts)),
+        alive=alive,
         clock=lambda: sleeps.now_ns,
     )
     return platform, sleeps
+
+
+def test_a_start_that_waits_for_slow_writes_gives_signs_of_life() -> None:
+    """A watchdog that bears less than the start takes does not end it: there is one sign at least for each look."""
+    signs: list[int] = []
+    platform, sleeps = platform_of(Parts(polls_until_done=20), signs.append)
+    platform.start(HELD, best_effort_idle_class=False, sharing={})
+    assert sleeps.now_ns > 10 * POLL_AT_START_NS
+    assert max(after - before for before, after in pairwise([0, *signs, sleeps.now_ns])) <= 2 * POLL_AT_START_NS
 
 
 def test_cpus_stay_where_an_earlier_daemon_put_them() -> None:
