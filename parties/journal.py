@@ -242,6 +242,8 @@ class Journal:
     of procfs, ``started_unix_ns`` the time of day, ``topology`` the machine's fingerprint, ``exit_policy`` what to do at the end.
     """
 
+    _fd = -1  # until it is open
+
     def __init__(
         self,
         directory: Path,
@@ -268,10 +270,10 @@ class Journal:
             self._append([_run_body(run) if earlier else _header_body(run)])
             _fsync_directory(directory)
         except OSError as error:
-            os.close(self._fd)
+            self.close()
             raise JournalError(f"{self.path}: {error.strerror}; no knob may be written without a journal") from error
         except JournalError:
-            os.close(self._fd)
+            self.close()
             raise
 
     def _brought_up_to_date(self, this_boot: str) -> JournalContents | None:
@@ -299,6 +301,9 @@ class Journal:
             raise JournalError(f"{self.path}: of another boot ({contents.header.boot_id}); run 'parties restore' first")
         return contents
 
+    def __del__(self) -> None:
+        self.close()
+
     def __contains__(self, ref: KnobRef) -> bool:
         """Whether the knob may be written: its earlier value is on disk, and it was not left to somebody else since."""
         entry = self._known.get(ref)
@@ -324,7 +329,9 @@ class Journal:
 
     def close(self) -> None:
         """Give the descriptor up. The file stays until all of it is restored."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _save(self, entries: list[JournalEntry]) -> None:
         self._append([_entry_body(entry.ref, entry.old) for entry in entries])

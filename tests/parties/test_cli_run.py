@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import pty
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -494,7 +494,9 @@ def test_a_killed_front_takes_the_control_process_with_it(fake: Callable[[str], 
     pidfd = os.pidfd_open(front.control_pid)
     front.process.kill()
     front.process.communicate()
-    assert select.select([pidfd], [], [], 20)[0]
+    with selectors.DefaultSelector() as selector:
+        selector.register(pidfd, selectors.EVENT_READ)
+        assert selector.select(20)
     os.close(pidfd)
     assert (tmp_path / "front-gone").exists()
 

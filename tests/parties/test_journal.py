@@ -241,3 +241,15 @@ def test_directory_that_cannot_be_written(tmp_path: Path, proc: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match=r"file/journal\.jsonl: .*no knob may be written without a journal|Not a directory"):
         Journal(tmp_path / "file", started_unix_ns=0, proc=proc)
+
+
+def test_a_journal_that_nobody_holds_gives_its_descriptor_up(tmp_path: Path) -> None:
+    """Closed or forgotten, no descriptor is left open; to close twice is harmless."""
+    journal = Journal(tmp_path, started_unix_ns=1)
+    opened = os.readlink(f"/proc/self/fd/{journal._fd}")  # noqa: SLF001 - what has to be closed
+    assert opened == str(journal.path)
+    journal.close()
+    journal.close()
+    forgotten = Journal(tmp_path, started_unix_ns=1)
+    del forgotten
+    assert opened not in {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.exists()}
