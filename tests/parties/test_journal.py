@@ -247,9 +247,9 @@ def test_a_journal_that_nobody_holds_gives_its_descriptor_up(tmp_path: Path) -> 
     """Closed or forgotten, no descriptor is left open; to close twice is harmless."""
 
     def opened() -> bool:
-        return any(link.is_symlink() and link.resolve() == journal for link in Path("/proc/self/fd").iterdir())
+        return any(link.is_symlink() and link.resolve() == path for link in Path("/proc/self/fd").iterdir())
 
-    journal = tmp_path / JOURNAL_NAME
+    path = tmp_path / JOURNAL_NAME
     closed = Journal(tmp_path, started_unix_ns=1)
     assert opened()
     closed.close()
