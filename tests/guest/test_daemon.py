@@ -93,10 +93,12 @@ def test_what_runs_in_a_unit_is_where_its_holder_is(story: Story) -> None:
 
 def test_traffic_goes_through_its_services_class(story: Story) -> None:
     """What the store and the web server answer is counted by their own HTB classes."""
-    story.running()
-    sent = story.guest.call("snapshot", "class_bytes", device="services0")
-    assert sent[STORE_CLASS] > 1000, sent
-    assert sent[WEB_CLASS] > 1000, sent
+
+    def counted() -> bool:
+        sent = story.guest.call("snapshot", "class_bytes", device="services0")
+        return bool(sent[STORE_CLASS] > 1000 and sent[WEB_CLASS] > 1000)
+
+    story.running().await_that(counted, "count of both classes over 1000 bytes", 120)
 
 
 def test_values_stay_over_daemon_reload_and_reexec(story: Story) -> None:
