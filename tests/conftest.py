@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import fault_kit
 import fault_table
@@ -35,3 +35,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         points.update(dict(report.user_properties).get(FAULT_POINTS, {}))
     if points:
         terminalreporter.write_line(fault_table.summary(points))
+
+
+@pytest.fixture
+def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For hundreds of journals in one test: what fsync adds is tested elsewhere."""
+    monkeypatch.setattr("os.fsync", lambda _fd: None)
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[int, str], None]:
+    """Prints how many fault points were covered."""
+
+    def say(points: int, what: str) -> None:
+        with capsys.disabled():
+            print(f"\n{points} fault points covered on {what}")  # noqa: T201 - the figure is wanted
+
+    return say

@@ -17,24 +17,7 @@ from actuators.frequency import knobs as frequency_knobs
 from actuators.frequency.knobs import Cap, CapKnob, Setting, UserspaceKnob
 from parties.knob import Effect, KnobWrite
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of journals in one test: what fsync adds is tested elsewhere."""
-    monkeypatch.setattr("os.fsync", lambda _fd: None)
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[[int, str], None]:
-    """Prints how many fault points were covered."""
-
-    def say(points: int, what: str) -> None:
-        with capsys.disabled():
-            print(f"\n{points} fault points covered on {what}")  # noqa: T201 - the figure is wanted
-
-    return say
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_fsync")]
 
 
 def test_control_groups_v2(v2: Cgroup2, tmp_path: Path, said: Callable[[int, str], None]) -> None:

@@ -35,12 +35,6 @@ FILES = {
 }
 
 
-@pytest.fixture
-def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of journals in one test: what fsync adds is tested elsewhere."""
-    monkeypatch.setattr("os.fsync", lambda _fd: None)
-
-
 def device() -> str:
     """A whole disk of this machine, as MAJ:MIN; only the tests' own groups are throttled on it."""
     for disk in sorted(Path("/sys/block").iterdir()):

@@ -17,9 +17,3 @@ def undo_kit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(here)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", "")))))
     return importlib.import_module("undo_kit")
-
-
-@pytest.fixture
-def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of journals in one test: what fsync adds is tested elsewhere."""
-    monkeypatch.setattr("os.fsync", lambda _fd: None)
