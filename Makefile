@@ -14,6 +14,7 @@ DEB := dist/parties_$(shell sed -n 's/^version = //p' setup.cfg)_$(shell dpkg --
 DEB_SOURCES := setup.cfg LICENSE CHANGELOG.md $(shell find parties monitors actuators configs docs -type f -not -name '*.pyc' -not -name '*.png')
 ROOT := $(filter 0,$(shell id -u))
 TESTS ?= tests
+GUESTS ?= 2
 # Without root, or without control groups of version 1, the demo runs on the simulated node and needs no load generator.
 DEMO_NEEDS := $(if $(and $(ROOT),$(shell grep -m 1 ' cgroup ' /proc/mounts)),setup,packages $(VENV)/.installed)
 
@@ -49,9 +50,9 @@ test: setup ## every test that this machine can run; kernel tests need root
 test-fast: $(VENV)/.installed ## the tests that need neither root nor the load generator; under a minute
 	$(BIN)/pytest -n 2 -m 'not kernel and not emulation and not slow' tests/parties tests/monitors tests/actuators tests/workloads tests/emulation tests/undo
 
-test-guest: $(DEB) ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part
+test-guest: $(DEB) ## the tests that boot a virtual machine, as root; minutes, longer the first time; TESTS=tests/guest/test_boot.py for a part, GUESTS=1 for one machine at a time
 	@workloads/install-packages.sh guest
-	$(BIN)/pytest -m guest -n 2 --dist loadgroup -s --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
+	$(BIN)/pytest -m guest -n $(GUESTS) --dist loadgroup -s --durations=0 --durations-min=1 $(if $(filter tests,$(TESTS)),tests/guest,$(TESTS))
 
 lint: setup ## ruff, mypy, rustfmt, clippy, shellcheck
 	$(BIN)/ruff check --output-format concise .
