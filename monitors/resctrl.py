@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parties.interfaces import Finding
-from parties.knob import KnobKind, KnobKinds, KnobRef
+from parties.knob import KnobKind, KnobKinds, KnobRef, Sensor
 from parties.model import NS_PER_S, Holder, Resource
 
 PERIOD_NS = NS_PER_S
@@ -44,7 +44,7 @@ def has_counters(mount: Path) -> bool:
     return any((mount / "mon_data").glob(f"mon_L3_*/{OCCUPANCY}")) or any((mount / "mon_data").glob(f"mon_L3_*/{BANDWIDTH}"))
 
 
-class ResctrlCountersKnob:
+class ResctrlCountersKnob(Sensor):
     """The counters of groups, in the shape of a knob so that the upkeep's process reads them. Nothing is ever written."""
 
     KIND = "resctrl.counters"
@@ -61,16 +61,6 @@ class ResctrlCountersKnob:
             if data.is_dir():
                 found[name] = (self._clock(), _sum(data, OCCUPANCY), _sum(data, BANDWIDTH))
         return json.dumps(found)
-
-    def write(self, value: str) -> None:
-        """Nothing: to read is all."""
-
-    def same(self, wanted: str, found: str | None) -> bool:  # noqa: ARG002 (the interface's)
-        """There is nothing to compare."""
-        return True
-
-    def restore(self, old: str | None) -> None:
-        """Nothing: it was never written."""
 
 
 class ResctrlMonitor:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from parties.knob import KnobKind, KnobKinds, KnobRef
+from parties.knob import KnobKind, KnobKinds, KnobRef, Sensor
 
 KIND = "foreign-writers"
 
@@ -122,7 +122,7 @@ def _parent(pid: int, proc: Path) -> int:
         return 0
 
 
-class WritersKnob:
+class WritersKnob(Sensor):
     """What the process for upkeep is asked: its value is which directories to watch; what is read is who wrote there.
 
     Written: ``{"directories": [...], "guess": false}``; with ``guess`` the running suspects are named too. Read: ``{"seen": {file:
@@ -153,13 +153,6 @@ class WritersKnob:
                     raise
         if self._watch is not None:
             self._watch.watch(asked["directories"])
-
-    def same(self, wanted: str, found: str | None) -> bool:
-        """It is asked, not set."""
-        return wanted == found
-
-    def restore(self, old: str | None) -> None:
-        """There is nothing to put back."""
 
 
 KINDS: KnobKinds = {KIND: KnobKind(WritersKnob, slow=True)}

@@ -10,9 +10,9 @@ import contextlib
 import os
 import selectors
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from actuators.cache.resctrl_actuator import ResctrlActuator
 from actuators.cgroup.group import GroupLayer
@@ -250,8 +250,7 @@ class Host:
             Journal(self._state, started_unix_ns=time.time_ns(), topology=self._topology, exit_policy=settings.exit)
         )
         every = self._all_actuators.values()
-        known = cast("Container[KnobRef]", journal)  # it is one for knobs, and nobody asks for anything else
-        for line in [line for actuator in every if isinstance(actuator, Tidies) for line in actuator.tidy(known)]:
+        for line in [line for actuator in every if isinstance(actuator, Tidies) for line in actuator.tidy(journal)]:
             self._events("warning", line)
         return Enforcer(journal, slow_writer, foreign_rule=settings.foreign, kinds=KINDS)
 

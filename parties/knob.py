@@ -53,6 +53,20 @@ class Knob(Protocol):
         """Bring back what ``read`` gave before the first write, None meaning unset."""
 
 
+class Sensor:
+    """What is only read, in the shape of a knob, so that the process for upkeep reads it: never journalled or restored."""
+
+    def write(self, value: str) -> None:
+        """Nothing, unless being asked is what makes it look."""
+
+    def same(self, wanted: str, found: str | None) -> bool:  # noqa: ARG002 (the knobs')
+        """Always: it has no value that could be wrong."""
+        return True
+
+    def restore(self, old: str | None) -> None:
+        """Nothing: it was never set."""
+
+
 @runtime_checkable
 class ChangesMore(Protocol):
     """A knob whose writing changes more than its own value, such as a drop-in file that a service manager leaves behind."""

@@ -14,7 +14,7 @@ from actuators.cache.pqos_command import Pqos
 from actuators.cache.pqos_output import PqosState
 from actuators.cache.resctrl import Mask
 from parties.interfaces import Finding
-from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
+from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef, Sensor
 from parties.model import NS_PER_S, Resource
 
 DEFAULT_CLASS = 0
@@ -88,7 +88,7 @@ class PqosCpuKnob:
             self.write(old)
 
 
-class PqosLookKnob:
+class PqosLookKnob(Sensor):
     """Not a value: setting it has pqos look at everything, for the snapshot that the others are read from."""
 
     KIND = "pqos.look"
@@ -104,13 +104,6 @@ class PqosLookKnob:
     def write(self, value: str) -> None:  # noqa: ARG002 (there is only one)
         """Look."""
         self._pqos.look()
-
-    def same(self, wanted: str, found: str | None) -> bool:
-        """Compare."""
-        return wanted == found
-
-    def restore(self, old: str | None) -> None:
-        """There is nothing to bring back."""
 
 
 class PqosLookTask:

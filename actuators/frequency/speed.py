@@ -18,7 +18,7 @@ from actuators.cgroup.files import KeptFile
 from actuators.frequency.knobs import USERSPACE
 from actuators.frequency.levels import HZ_PER_KHZ
 from parties.interfaces import Finding
-from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef
+from parties.knob import KnobError, KnobKind, KnobKinds, KnobRef, Sensor
 from parties.model import NS_PER_S, Resource
 
 PERIOD_NS = 2 * NS_PER_S
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
         return found <= self.asked_khz + allowed and (not self.fixed or found >= self.asked_khz - allowed)
 
 
-class SpeedKnob:
+class SpeedKnob(Sensor):
     """A sensor in the shape of a knob: it reads all policies at once, one line each, and writes nothing.
 
     The first line is how long that took, in ns; the others "MEASURED REGISTER ASKED FIXED", or "-" for a policy that is gone or
@@ -71,16 +71,6 @@ class SpeedKnob:
         begun_ns = time.monotonic_ns()
         lines = [policy.line() for policy in self._policies]
         return "\n".join([str(time.monotonic_ns() - begun_ns), *lines])
-
-    def write(self, value: str) -> None:
-        """Nothing: looking is all there is to do."""
-
-    def same(self, wanted: str, found: str | None) -> bool:  # noqa: ARG002 (the interface's)
-        """Always: a sensor has no value that could be wrong."""
-        return True
-
-    def restore(self, old: str | None) -> None:
-        """Nothing was written."""
 
 
 class _PolicyFiles:

@@ -15,7 +15,7 @@ from typing import Final
 
 from actuators.rest.groups import CPUS, confinable_v1, confinable_v2
 from monitors.rest import Process, parse_process
-from parties.knob import KnobRef
+from parties.knob import KnobRef, Sensor
 from parties.units import parse_cpu_list
 
 MOST: Final = 1000
@@ -76,7 +76,7 @@ class Scope:
         return cls(reserved, proc, interrupts, groups, version, tuple(registered))
 
 
-class RestScanKnob:
+class RestScanKnob(Sensor):
     """Not a value to set: reading it looks, and setting it does nothing. It lives in the process for upkeep."""
 
     KIND = "rest.scan"
@@ -98,16 +98,6 @@ class RestScanKnob:
             self._sorted_out(self._groups(Path(scope.groups))) if scope.groups else ((), ()),
         )
         return Found(*(Things(*(sort[index] for sort in sorts)) for index in (0, 1))).text()
-
-    def write(self, value: str) -> None:
-        """Nothing."""
-
-    def same(self, wanted: str, found: str | None) -> bool:
-        """Never asked."""
-        return wanted == found
-
-    def restore(self, old: str | None) -> None:
-        """Nothing."""
 
     def _sorted_out(self, things: Iterator[tuple[str, frozenset[int]]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         loose, kept = [], []
