@@ -63,7 +63,8 @@ def described(pid: int, proc: Path = Path("/proc")) -> str:
 class WriteWatch:
     """Notes who writes files of some directories. Raises OSError where the kernel does not tell.
 
-    ``ours`` are processes whose writes are no news, and neither are those of their children.
+    ``ours`` are processes whose writes are no news, and neither are those of their children. Of a process that ended before its
+    write was taken in, neither name nor parent can be told: it is noted by its number.
     """
 
     def __init__(self, ours: Iterable[int], proc: Path = Path("/proc")) -> None:

@@ -58,10 +58,10 @@ def test_without_fanotify_there_is_a_guess(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def write_from_another_process(file: Path) -> int:
-    """A process that is no child of ours writes the file and stays until it is seen."""
+    """A process that is no child of ours writes the file and stays until it is killed, a minute at most."""
     program = (
         "import os, sys, time\nif os.fork():\n    os._exit(0)\nopen(sys.argv[1], 'w').write('9')\n"
-        "print(os.getpid(), flush=True)\ntime.sleep(5)"
+        "print(os.getpid(), flush=True)\ntime.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-S", "-c", program, str(file)], stdout=subprocess.PIPE, text=True)
     child.wait()
@@ -88,9 +88,12 @@ def test_the_kernel_names_the_writer(tmp_path: Path) -> None:
     watch = WriteWatch((os.getpid(),))
     watch.watch([str(ours), str(tmp_path / "none")])
     (ours / "mine").write_text("1")
-    subprocess.run(["sh", "-c", f"echo 1 > {ours}/child"], check=True)
-    pid = write_from_another_process(ours / "knob")
-    seen = seen_within(watch)
+    # The child is there until its write has been judged: whose child a process was cannot be told once it has ended.
+    with subprocess.Popen(["sh", "-c", f"echo 1 > {ours}/child; read _"], stdin=subprocess.PIPE):
+        while not (ours / "child").exists():
+            time.sleep(0.005)
+        pid = write_from_another_process(ours / "knob")
+        seen = seen_within(watch)
     assert list(seen) == [str(ours / "knob")]
     assert f"(process {pid}" in seen[str(ours / "knob")]
     assert watch.seen() == {}
