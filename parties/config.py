@@ -58,7 +58,10 @@ class ConfigError(Exception):
     def __str__(self) -> str:
         if len(self.problems) == 1:
             return f"{self.file}: {self.problems[0]}"
-        return "\n".join([f"{self.file}: {len(self.problems)} mistakes", *(f"  {problem}" for problem in self.problems)])
+        warnings = sum(problem.warning for problem in self.problems)
+        counts = [(len(self.problems) - warnings, "mistake"), (warnings, "warning")]
+        count = " and ".join(f"{number} {what}{'s' if number > 1 else ''}" for number, what in counts if number)
+        return "\n".join([f"{self.file}: {count}", *(f"  {problem}" for problem in self.problems)])
 
 
 @dataclass(frozen=True, slots=True)

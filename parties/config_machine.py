@@ -68,7 +68,10 @@ class Machine:
 
 
 def check_machine(configuration: Configuration, machine: Machine | None = None) -> list[Problem]:
-    """Everything in which the machine is not as the configuration says, warnings included, in the order of the file."""
+    """Every mistake: in what the machine is not as the configuration says, in the order of the file.
+
+    What the machine cannot manage at all is no mistake: the daemon leaves it alone and says so, as ``parties.doctor.asked`` does.
+    """
     machine = machine or Machine()
     checks: tuple[Callable[[ControlSettings, Machine], Iterator[Mistake]], ...] = (
         _permission,
@@ -97,17 +100,17 @@ def _permission(_: ControlSettings, machine: Machine) -> Iterator[Mistake]:
         yield Mistake((), "only root may change control groups; run parties as root, for example with sudo")
 
 
-def _needs(settings: ControlSettings, machine: Machine) -> dict[str, tuple[Controller, ...]]:
-    """The control-group controllers that each resource's table needs."""
-    needs: dict[str, tuple[Controller, ...]] = {}
+def _needs(settings: ControlSettings, machine: Machine) -> list[tuple[Controller, ...]]:
+    """The control-group controllers that the resources' tables need, together for each."""
+    needs: list[tuple[Controller, ...]] = []
     if settings.node.cores is not None:
         divided = divides_cores(settings, len({machine.core_of(cpu) for cpu in managed_cpus(settings, machine)}))
         freezer = (Controller.FREEZER,) if settings.best_effort else ()
-        needs["cores"] = (*((Controller.CPU,) if divided else ()), Controller.CPUSET, *freezer)
+        needs.append((*((Controller.CPU,) if divided else ()), Controller.CPUSET, *freezer))
     if settings.node.memory is not None:
-        needs["memory"] = (Controller.MEMORY,)
+        needs.append((Controller.MEMORY,))
     if settings.node.disk is not None:
-        needs["disk"] = (Controller.DISK,)
+        needs.append((Controller.DISK,))
     return needs
 
 
@@ -117,12 +120,7 @@ def _groups(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
     except SetupError as error:
         yield Mistake(("controllers",), str(error))
         return
-    wanted: set[Controller] = set()
-    for resource, controllers in _needs(settings, machine).items():
-        if lack := layer.lacks(controllers):
-            yield Mistake(("node", resource), f"{resource} will not be managed: {lack}", warning=True)
-        else:
-            wanted.update(controllers)
+    wanted = {controller for needed in _needs(settings, machine) if not layer.lacks(needed) for controller in needed}
     names = resolve(settings, machine.root)
     if names.units:
         layer = SystemdLayer(layer, names.units, machine.root)
@@ -138,13 +136,6 @@ def _group(path: tuple[str | int, ...], name: str, group: ControlGroup, wanted: 
     if missing := sorted(group.missing(wanted)):
         listed = " ".join(missing)
         yield Mistake(path, f'control group "{name}" does not exist; start what makes it, or make it: mkdir -p {listed}')
-        return
-    try:
-        lack = group.lacks(wanted)
-    except OSError as error:  # it went away meanwhile, or may not be read
-        lack = error.strerror or str(error)
-    if lack:
-        yield Mistake(path, f"what has to be set there will not be managed: {lack}", warning=True)
 
 
 def _cpus(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from parties.commands.errors import EXIT_MISTAKE, EXIT_OK
 from parties.config import ConfigError, Configuration, Problem, load
 from parties.config_machine import check_machine
+from parties.doctor.model import Verdict
+from parties.model import Resource
 from parties.settings import ControlSettings
 
-_RESOURCES = ("cores", "memory", "disk", "network")
+if TYPE_CHECKING:
+    from parties.doctor.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What became of a check: ``verdicts`` are the doctor's of what is asked for, empty where the machine was not looked at."""
+
+    problems: Sequence[Problem]
+    settings: ControlSettings | None = None
+    verdicts: Mapping[Resource, Verdict] = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong but what a run does without."""
+        return all(problem.warning for problem in self.problems)
 
 
 @click.command()
@@ -23,7 +42,8 @@ _RESOURCES = ("cores", "memory", "disk", "network")
 def check(file: Path, *, no_machine: bool, as_json: bool) -> int:
     """Say everything that is wrong with the configuration FILE, or with this machine for it.
 
-    Changes nothing. Exit code 0: it can be run (there may be warnings); 2: it cannot.
+    A resource that the file asks for and this machine cannot manage is a warning: the daemon runs with the others. Changes nothing.
+    Exit code 0: it can be run (there may be warnings); 2: it cannot.
 
     \b
     Examples:
@@ -31,47 +51,61 @@ def check(file: Path, *, no_machine: bool, as_json: bool) -> int:
       parties check --no-machine parties.toml     on another machine than the one it is for
       parties check --json parties.toml | jq .problems
     """  # noqa: D301 - click reads \b as "leave these lines as they are"
-    settings, problems = _examine(file, machine=not no_machine)
-    bad = any(not problem.warning for problem in problems)
+    checked = _examine(file, machine=not no_machine)
     if as_json:
-        click.echo(json.dumps(_as_json(file, problems, ok=not bad)))
-    elif settings is not None and not bad:
-        for problem in problems:
+        click.echo(json.dumps(_as_json(file, checked)))
+    elif checked.settings is not None and checked.good:
+        for problem in checked.problems:
             click.echo(f"{file}: {problem}", err=True)
-        click.echo(f"{file}: good: {_summary(settings)}")
+        click.echo(f"{file}: good: {_summary(checked.settings, checked.verdicts)}")
     else:
-        click.echo(f"parties: {ConfigError(str(file), problems)}", err=True)
-    return EXIT_MISTAKE if bad else EXIT_OK
+        click.echo(f"parties: {ConfigError(str(file), checked.problems)}", err=True)
+    return EXIT_OK if checked.good else EXIT_MISTAKE
 
 
 def load_for(file: Path) -> Configuration:
-    """A configuration that is good and fits this machine; warnings go to standard error. Raises ConfigError."""
+    """A configuration that is good and fits this machine; the daemon tells by itself what it cannot manage. Raises ConfigError."""
     configuration = load(file)
-    problems = check_machine(configuration)
-    if any(not problem.warning for problem in problems):
+    if problems := check_machine(configuration):
         raise ConfigError(configuration.file, problems)
-    for problem in problems:
-        click.echo(f"parties: {file}: {problem}", err=True)
     return configuration
 
 
-def _examine(file: Path, *, machine: bool) -> tuple[ControlSettings | None, Sequence[Problem]]:
+def subject_of(settings: ControlSettings) -> Subject:
+    """This machine, for these settings."""
+    from parties.doctor.subject import Subject  # noqa: PLC0415 - parties run, which loads its file here, needs no doctor
+
+    return Subject(given=settings)
+
+
+def _examine(file: Path, *, machine: bool) -> _Checked:
     try:
         configuration = load(file)
     except ConfigError as error:
-        return None, error.problems
-    return configuration.settings, check_machine(configuration) if machine else ()
+        return _Checked(error.problems)
+    if not machine:
+        return _Checked((), configuration.settings)
+    from parties.doctor import asked  # noqa: PLC0415 - as in subject_of
+
+    subject = subject_of(configuration.settings)
+    mistakes = check_machine(configuration, subject.machine)
+    found = asked.reports(subject)
+    every = sorted([*mistakes, *asked.problems(configuration, found, mistakes)], key=lambda problem: problem.line or 0)
+    return _Checked(every, configuration.settings, {resource: report.verdict for resource, report in found.items()})
 
 
-def _as_json(file: Path, problems: Sequence[Problem], *, ok: bool) -> dict[str, object]:
+def _as_json(file: Path, checked: _Checked) -> dict[str, object]:
     listed = [
-        {"path": problem.path, "line": problem.line, "message": problem.message, "warning": problem.warning} for problem in problems
+        {"path": problem.path, "line": problem.line, "message": problem.message, "warning": problem.warning}
+        for problem in checked.problems
     ]
-    return {"version": 1, "file": str(file), "ok": ok, "problems": listed}
+    verdicts = {resource.value: verdict.value for resource, verdict in checked.verdicts.items()}
+    return {"version": 1, "file": str(file), "ok": checked.good, "problems": listed, "verdicts": verdicts}
 
 
-def _summary(settings: ControlSettings) -> str:
-    managed = [resource for resource in _RESOURCES if getattr(settings.node, resource) is not None]
+def _summary(settings: ControlSettings, verdicts: Mapping[Resource, Verdict]) -> str:
+    asked = [resource for resource in Resource if getattr(settings.node, resource.value) is not None]
+    managed = [resource.value for resource in asked if verdicts.get(resource) is not Verdict.NOT_MANAGED]
     services = ", ".join(service.name for service in settings.services)
     jobs = ", ".join(job.name for job in settings.best_effort) or "none"
     return f"services {services}; best-effort jobs {jobs}; manages {', '.join(managed) or 'nothing'}; policy {settings.policy}"

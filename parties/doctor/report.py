@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from parties.doctor import cache, control_groups, cores, disk, frequency, memory, monitoring, network, rest, tools
 from parties.doctor.examine import examine_resource
@@ -26,7 +27,7 @@ def examine(subject: Subject) -> Report:
     """Look at everything once. Writes nothing to the machine, and takes as long as the subject's wait."""
     sections = (control_groups.examine(subject), monitoring.examine(subject), monitoring.examine_clock(subject))
     return Report(
-        resources=tuple(_resource(subject, resource) for resource in Resource),
+        resources=tuple(map(partial(examine_one, subject), Resource)),
         sections=tuple(replace(section, lacks=_plain(subject, section.lacks)) for section in sections),
         in_the_way=tools.in_the_way(subject),
         rest=rest.examine(subject),
@@ -34,7 +35,8 @@ def examine(subject: Subject) -> Report:
     )
 
 
-def _resource(subject: Subject, resource: Resource) -> ResourceReport:
+def examine_one(subject: Subject, resource: Resource) -> ResourceReport:
+    """Look at one resource. Writes nothing to the machine, and waits for nothing but a command that has to be asked."""
     own = _EXAMINERS.get(resource)
     found = own(subject) if own is not None else examine_resource(subject, resource, _SPECIALISTS[resource])
     offer = Offer(*map(subject.plain, (found.offer.mechanism, found.offer.unit, found.offer.range)))

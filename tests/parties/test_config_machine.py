@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from parties.config import parse
+from parties.config import Problem, parse
 from parties.config_machine import Machine, check_machine
+from parties.doctor import asked
+from parties.doctor.subject import Subject
 
 TEXT = """\
 version = 1
@@ -65,9 +67,17 @@ def found(machine: Machine, text: str) -> str:
     return "\n".join(str(problem) for problem in check_machine(parse(text), machine)).replace(str(machine.root), "")
 
 
+def left_alone(machine: Machine, text: str) -> list[Problem]:
+    """What that machine does not manage of a text in which there is no mistake."""
+    configuration = parse(text)
+    assert not check_machine(configuration, machine)
+    return asked.problems(configuration, asked.reports(Subject(machine.root, configuration.settings, machine.user_id)), ())
+
+
 def test_a_fitting_machine_has_no_problem(machine: Machine) -> None:
     """Where everything is there, nothing is said."""
     assert found(machine, TEXT) == ""
+    assert not left_alone(machine, TEXT)
 
 
 def test_a_home_needs_managed_cores(machine: Machine) -> None:
@@ -166,7 +176,7 @@ def test_a_missing_controller_is_a_warning(machine: Machine) -> None:
     """A machine without a mechanism runs with the others, and says which one it lacks."""
     mountinfo = machine.root / "proc/self/mountinfo"
     mountinfo.write_text("".join(line for line in mountinfo.read_text().splitlines(keepends=True) if "memory" not in line))
-    (problem,) = check_machine(parse(TEXT), machine)
+    (problem,) = left_alone(machine, TEXT)
     assert problem.warning
     assert str(problem).startswith(
         "warning, line 7, node.memory: memory will not be managed: no control-group v1 hierarchy for memory (found v1: blkio, cpu, cpuset, freezer;"
@@ -202,6 +212,7 @@ def test_a_unit_and_a_container_that_are_not_there_are_told_with_what_to_do(mach
 def test_a_fitting_v2_machine_has_no_problem(v2_machine: Machine) -> None:
     """The same file fits both versions."""
     assert found(v2_machine, TEXT) == ""
+    assert not left_alone(v2_machine, TEXT)
 
 
 def test_a_missing_v2_group_is_one_directory(v2_machine: Machine) -> None:
@@ -215,18 +226,18 @@ def test_a_missing_v2_group_is_one_directory(v2_machine: Machine) -> None:
 def test_a_controller_that_systemd_does_not_pass_on_is_a_warning(v2_machine: Machine) -> None:
     """With the file, whose it is, and what to do; on a machine without systemd the daemon enables it by itself."""
     (v2_machine.root / "sys/fs/cgroup/cgroup.subtree_control").write_text("cpu memory pids\n")
-    (problem,) = check_machine(parse(TEXT), v2_machine)
+    (problem,) = left_alone(v2_machine, TEXT)
     assert problem.warning
     assert "/web has no cpuset controller: " in str(problem)
     assert "cgroup.subtree_control does not name it, and that part of the tree is systemd's; set Delegate=cpuset" in str(problem)
     (v2_machine.root / "run/systemd/system").rmdir()
-    assert not check_machine(parse(TEXT), v2_machine)
+    assert not left_alone(v2_machine, TEXT)
 
 
 def test_a_controller_that_the_v2_kernel_lacks_is_a_warning(v2_machine: Machine) -> None:
     """Memory is often switched off on the kernel's command line."""
     (v2_machine.root / "sys/fs/cgroup/cgroup.controllers").write_text("cpuset cpu\n")
-    (problem,) = check_machine(parse(TEXT), v2_machine)
+    (problem,) = left_alone(v2_machine, TEXT)
     assert problem.warning
     assert str(problem).startswith(
         "warning, line 7, node.memory: memory will not be managed: no control-group controller memory in "
