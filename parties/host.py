@@ -11,9 +11,9 @@ import contextlib
 import dataclasses
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from parties.enforcer import Outcome
 from parties.foreign import Drift, told
@@ -219,20 +219,21 @@ class HostPlatform:
                 f"the policy puts {', '.join(sharing)} into one holder with others, which is not done on a real machine yet; "
                 "choose another policy, or try this one with 'parties simulate'"
             )
+        placement = None
+        if partition is not None:
+            partition.check(self.node, self._services.values())
+            placement = place(self.node, partition, previous)
+        for plan in _plans_at_start(self._actuators, placement, rest, best_effort_idle_class=best_effort_idle_class):
+            if plan.apart:
+                self._apart(plan.writes, self._clock())
+            else:
+                self._carry_out_at_start(plan.what, plan.writes)
         cores: object = self._actuators.get(Resource.CORES)
-        if best_effort_idle_class and isinstance(cores, SharesCores):
-            cores.best_effort_idle_class = True
-            self._carry_out_at_start("the idle class", cores.idle_class_writes())
-            for warning in cores.warnings():
-                self._events("warning", warning)
-        self._apart(rest, self._clock())
-        if partition is None:
+        for warning in cores.warnings() if isinstance(cores, SharesCores) else ():
+            self._events("warning", warning)
+        if placement is None:
             return
-        partition.check(self.node, self._services.values())
-        placement = place(self.node, partition, previous)
-        for resource, actuator in self._actuators.items():
-            self._carry_out_at_start(resource.value, actuator.writes(placement, None))
-        self._partition, self._placement = partition, placement
+        self._partition, self._placement = placement.partition, placement
         self._begin_upkeep()
 
     def observe(self, tick: int) -> Observation:
@@ -427,16 +428,35 @@ def refs_at_start(
     *,
     best_effort_idle_class: bool,
 ) -> frozenset[KnobRef]:
-    """The knobs that ``HostPlatform.start`` with these arguments is about to write or to find as they should be. Writes nothing."""
-    writes: list[KnobWrite] = []
+    """The knobs that ``HostPlatform.start`` with these arguments is about to write or to find as they should be. Writes nothing.
+
+    Those of the rest of the machine, which that is given as they are, are not among them.
+    """
+    placement = None if partition is None else place(node, partition, previous)
+    written = _plans_at_start(actuators, placement, (), best_effort_idle_class=best_effort_idle_class)
+    return frozenset(write.knob.ref for plan in written for write in plan.writes)
+
+
+class _PlanAtStart(NamedTuple):
+    """A part of what a start writes; ``apart``: each write by itself, as what of it is refused is not missed."""
+
+    what: str
+    writes: Sequence[KnobWrite]
+    apart: bool = False
+
+
+def _plans_at_start(
+    actuators: Mapping[Resource, Actuator], placement: Placement | None, rest: Sequence[KnobWrite], *, best_effort_idle_class: bool
+) -> Iterator[_PlanAtStart]:
+    """All that a start writes, in its order. A plan is made when its turn comes: it may hang on what those before it wrote."""
     cores: object = actuators.get(Resource.CORES)
     if best_effort_idle_class and isinstance(cores, SharesCores):
         cores.best_effort_idle_class = True
-        writes += cores.idle_class_writes()
-    if partition is not None:
-        placement = place(node, partition, previous)
-        writes += [write for actuator in actuators.values() for write in actuator.writes(placement, None)]
-    return frozenset(write.knob.ref for write in writes)
+        yield _PlanAtStart("the idle class", cores.idle_class_writes())
+    yield _PlanAtStart("the rest of the machine", rest, apart=True)
+    if placement is not None:
+        for resource, actuator in actuators.items():
+            yield _PlanAtStart(resource.value, actuator.writes(placement, None))
 
 
 def _absent(view: LatencyView) -> LatencyView:
