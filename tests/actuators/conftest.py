@@ -1,13 +1,16 @@
-"""Fixture trees of control groups, v1 and v2: ordinary files where the kernel has its own."""
+"""Fixture trees of control groups, v1 and v2, and a fake systemd: ordinary files where the kernel has its own."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_cgroup2 import Cgroup2
+from systemd_fixtures import root, systemd
 
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.v1 import GroupLayerV1
+
+__all__ = ["layer", "make_group", "root", "systemd", "v2"]
 
 FILES = {
     "cpu": {

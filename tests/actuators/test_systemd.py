@@ -9,9 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,20 +90,6 @@ class Rig:
 
     def text(self, name: str, path: str = WEB) -> str:
         return (self.systemd.tree / path.strip("/") / name).read_text().strip()
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """Short, as a socket's path may have no more than 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="sd") as directory:
-        yield Path(directory)
-
-
-@pytest.fixture
-def systemd(root: Path) -> Iterator[FakeSystemd]:
-    fake = FakeSystemd(root)
-    yield fake
-    fake.close()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,21 +77,12 @@ def test_the_summary_is_one_line() -> None:
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    """Short, as a socket's path may have no more than 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="sd") as directory:
-        yield Path(directory)
-
-
-@pytest.fixture
-def systemd(root: Path) -> Iterator[FakeSystemd]:
+def systemd(systemd: FakeSystemd) -> FakeSystemd:
     """Three units, one of which has limits of its own, and one of which is nobody's."""
-    fake = FakeSystemd(root)
-    fake.start("web.service", WEB)
-    fake.start("other.service", OTHER)
-    fake.start("job.service", JOB, CPUQuotaPerSecUSec=500_000, MemoryMax=700_000_000)
-    yield fake
-    fake.close()
+    systemd.start("web.service", WEB)
+    systemd.start("other.service", OTHER)
+    systemd.start("job.service", JOB, CPUQuotaPerSecUSec=500_000, MemoryMax=700_000_000)
+    return systemd
 
 
 class Units:
