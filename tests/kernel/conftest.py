@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from daemon_kit import Feeder, Site, settings_for
+from waiting import remove_group
 
 from actuators.cgroup.group import Controller
 from actuators.cgroup.hierarchy import Hierarchies
@@ -19,7 +20,8 @@ from actuators.cgroup.v1 import ControlGroupV1, GroupLayerV1
 
 SHARES = 20 * 1024
 _numbers = itertools.count()
-_JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 99; shift; done; shift; exec "$@"'
+_NOT_ENTERED = 99
+_JOIN = f'while [ "$1" != -- ]; do echo $$ > "$1" || exit {_NOT_ENTERED}; shift; done; shift; exec "$@"'
 
 
 @pytest.fixture(scope="session")
@@ -63,16 +65,19 @@ def cgroup_factory(layer: GroupLayerV1) -> Iterator[Callable[[str], ControlGroup
 
 @pytest.fixture
 def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a program in a group: ``spawn(group, "dd", ...)``. It is in every hierarchy before its first instruction."""
+    """Starts a program in a group: ``spawn(group, "dd", ...)``. It is in every hierarchy before its first instruction.
+
+    Short programs may have ended by the time that they are handed out.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
     def start(group: ControlGroupV1, *command: str) -> subprocess.Popen[bytes]:
         files = [str(group.directory(controller) / "cgroup.procs") for controller in Controller]
         process = subprocess.Popen(["sh", "-c", _JOIN, "sh", *files, "--", *command], stdout=subprocess.PIPE)
         started.append(process)
-        while str(process.pid) not in Path(files[-1]).read_text().split():
-            assert process.poll() is None, f"could not enter {group.path}"
+        while str(process.pid) not in Path(files[-1]).read_text().split() and process.poll() is None:
             time.sleep(0.001)
+        assert process.returncode != _NOT_ENTERED, f"could not enter {group.path}"
         return process
 
     try:
@@ -113,20 +118,7 @@ def _remove_all(bases: list[Path]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
     for directory in directories:
-        _remove(directory)
-
-
-def _remove(directory: Path) -> None:
-    deadline = time.monotonic() + 5
-    while True:
-        try:
-            directory.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)  # the last process is still on its way out
-        else:
-            return
+        remove_group(directory)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from actuators.cgroup.group import Controller, Direction
 from actuators.cgroup.hierarchy import GroupMissingError, Hierarchies
@@ -161,10 +162,10 @@ def test_processes_are_seen_as_they_come_and_go(cgroup_factory: Factory, spawn: 
     group = cgroup_factory("a")
     assert group.pids() == ()
     process = spawn(group, "sleep", "60")
-    wait_for(lambda: group.pids() == (process.pid,))
+    until(lambda: group.pids() == (process.pid,))
     process.kill()
     process.wait()
-    wait_for(lambda: group.pids() == ())
+    until(lambda: group.pids() == ())
 
 
 def test_a_cpu_set_under_processes_cannot_be_emptied(
@@ -173,19 +174,10 @@ def test_a_cpu_set_under_processes_cannot_be_emptied(
     """Restoring the empty set that a process has joined since is refused and named, not forced."""
     group = cgroup_factory("a")
     spawn(group, "sleep", "60")
-    wait_for(lambda: group.pids() != ())
+    until(lambda: group.pids() != ())
     with pytest.raises(KnobError, match="has processes and may not be left without") as caught:
         group.cpus.restore(None)
     assert caught.value.errno == errno.ENOSPC
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Up to five seconds, for a process to get there."""
-    for _ in range(500):
-        if condition():
-            return
-        subprocess.run(["sleep", "0.01"], check=True)
-    pytest.fail("waited in vain")
 
 
 @pytest.fixture
@@ -207,7 +199,7 @@ def test_libcgroup_makes_groups_that_take_processes(
     libcgroup.create(controllers, path)
     libcgroup.create(controllers, path)
     process = spawn(base, "sleep", "60")
-    wait_for(lambda: base.pids() == (process.pid,))
+    until(lambda: base.pids() == (process.pid,))
     libcgroup.move(controllers, path, process.pid)
     assert [libcgroup.pids(controller, path) for controller in controllers] == [(process.pid,)] * 3
     assert base.pids() == (process.pid,)  # below it

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import remove_group, until
 
 from actuators.cgroup.group import ENABLED, Controller
 from actuators.cgroup.hierarchy import Hierarchies
@@ -57,11 +58,7 @@ def make(tree: GroupLayerV2) -> Iterator[Make]:
     finally:
         (base / "cgroup.kill").write_text("1")
         for place in (*sorted((path for path in base.rglob("*") if path.is_dir()), reverse=True), base):
-            for _ in range(500):
-                with contextlib.suppress(OSError):
-                    place.rmdir()
-                    break
-                time.sleep(0.01)  # the last process is still on its way out
+            remove_group(place)
 
 
 @pytest.fixture
@@ -83,15 +80,6 @@ def start() -> Iterator[Spawn]:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # frozen: it dies with its group
             process.wait(timeout=1)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Up to ten seconds."""
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("waited in vain")
 
 
 def test_frozen_is_stopped_and_thawed_goes_on(make: Make, start: Spawn) -> None:

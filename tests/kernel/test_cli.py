@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 from actuators.cgroup.group import Controller
 from actuators.cgroup.v1 import ControlGroupV1
@@ -28,6 +29,7 @@ class Scene:
 
     def __init__(self, groups: dict[str, ControlGroupV1], directory: Path) -> None:
         self._groups = groups
+        self.started: list[subprocess.Popen[str]] = []
         self.file = directory / "parties.toml"
         members = "".join(
             f'[[{kind}]]\nname = "{name}"\ncgroup = "{groups[name].path}"\n' + ('target = "10ms"\n' if kind == "service" else "")
@@ -52,7 +54,8 @@ class Scene:
         """``parties`` with these words and the configuration."""
         code = "from parties.cli import main; main()"
         command = [sys.executable, "-c", code, *words, "-c", str(self.file)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return self.started[-1]
 
 
 @pytest.fixture
@@ -65,6 +68,9 @@ def scene(
         spawn(group, "sleep", "300")
     scene = Scene(groups, tmp_path)
     yield scene
+    for process in scene.started:
+        with process:
+            process.kill()
     assert scene.values() == scene.before
 
 
@@ -93,7 +99,7 @@ def test_check_run_and_stop(scene: Scene) -> None:
     assert changed["web cpu.cfs_quota_us"] != scene.before["web cpu.cfs_quota_us"]
     assert changed["db memory.limit_in_bytes"] != scene.before["db memory.limit_in_bytes"]
     front.send_signal(signal.SIGINT)
-    out, err = front.communicate(timeout=30)
+    out, err = front.communicate(timeout=LIMIT_S)
     assert (front.returncode, err) == (130, "")
     assert "everything was put back" in out
 
@@ -104,7 +110,7 @@ def test_the_front_restores_after_a_killed_control_process(scene: Scene) -> None
     started(front)
     (control,) = children(front.pid)
     os.kill(control, signal.SIGKILL)
-    _, err = front.communicate(timeout=30)
+    _, err = front.communicate(timeout=LIMIT_S)
     assert front.returncode == 1
     assert err.startswith("parties: the control process was killed by SIGKILL; ")
     assert "put back" in err
@@ -123,11 +129,11 @@ def test_restore_after_both_were_killed(scene: Scene) -> None:
     front.kill()
     front.communicate()
     changed = scene.values()
-    out, _ = scene.start("restore", "--dry-run").communicate(timeout=30)
+    out, _ = scene.start("restore", "--dry-run").communicate(timeout=LIMIT_S)
     assert "would be put back" in out
     assert scene.values() == changed != scene.before
     restore = scene.start("restore")
-    out, err = restore.communicate(timeout=30)
+    out, err = restore.communicate(timeout=LIMIT_S)
     assert (restore.returncode, err) == (0, "")
     assert scene.values() == scene.before
 
@@ -139,11 +145,11 @@ def test_a_second_daemon_and_a_restore_are_refused(scene: Scene) -> None:
     changed = scene.values()
     for words in (["run", "--no-live"], ["restore"]):
         second = scene.start(*words)
-        _, err = second.communicate(timeout=30)
+        _, err = second.communicate(timeout=LIMIT_S)
         assert second.returncode == 2
         assert err.startswith(f"parties: {scene.file.parent}/run/lock: held by process ")
         assert len(err.splitlines()) == 1
     assert scene.values() == changed
     front.terminate()
-    front.communicate(timeout=30)
+    front.communicate(timeout=LIMIT_S)
     assert front.returncode == 0

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_kit import CONTENT_NS, TOUCHED, VIOLATING_NS, Daemon, Feeder, Site, cores_of
+from daemon_kit import CONTENT_NS, TOUCHED, VIOLATING_NS, Daemon, Feeder, Site, at_rest, cores_of
+from waiting import LIMIT_S
 from write_watch import WriteWatch
 
 from actuators.cgroup.v1 import ControlGroupV1
@@ -61,9 +62,7 @@ def left_by(settings: ControlSettings, feeder: MakeFeeder) -> dict[str, int]:
     feeds = feeder("web", VIOLATING_NS), feeder("store", CONTENT_NS)
     with Daemon(settings) as daemon:
         daemon.started().tick(lambda tick: cores_of(tick, "web") >= 500)
-        feeds[0].latency_ns = CONTENT_NS
-        for _ in range(3):
-            tick = daemon.tick()
+        tick = at_rest(daemon.tick, *feeds)
         report = daemon.stop(signal.SIGUSR1)
     assert report["left_in_force"] is True
     assert (runtime(settings) / RESUME_NAME).exists()
@@ -204,7 +203,7 @@ def test_what_cannot_be_left_is_put_back(site: Site) -> None:
         assert "nothing can be left in force, everything is put back" in daemon.event("Is a directory")
         report = daemon.until(lambda message: message["type"] == "stopped")["report"]
         assert report["left_in_force"] is False
-        assert daemon.process.wait(timeout=20) == 0
+        assert daemon.process.wait(timeout=LIMIT_S) == 0
     assert site.values() == before
     assert not daemon.journal.exists()
 
@@ -229,11 +228,11 @@ def test_a_mistake_hands_back_what_was_left_only_where_another_start_follows(sit
     in_force = site.values()
     wrong = replace(site.settings, services=(*site.settings.services, ServiceSettings("ghost", 1, ("/parties-test-no-such",))))
     with Daemon(wrong, flags=["--hand-back"]) as daemon:
-        assert daemon.process.wait(timeout=20) == 2
+        assert daemon.process.wait(timeout=LIMIT_S) == 2
     assert site.values() == in_force
     assert (runtime(site.settings) / RESUME_NAME).exists()
     with Daemon(wrong) as daemon:
-        assert daemon.process.wait(timeout=20) == 2
+        assert daemon.process.wait(timeout=LIMIT_S) == 2
     assert site.values() == before
     assert not (runtime(site.settings) / RESUME_NAME).exists()
 
@@ -245,7 +244,7 @@ def test_limits_that_no_policy_can_keep_hand_back_too(site: Site, feeder: MakeFe
     web, store = site.settings.services
     greedy = replace(site.settings, services=(replace(web, minimum=Amounts(cores_millicores=5000)), store))
     with Daemon(greedy, flags=["--hand-back"]) as daemon:
-        assert daemon.process.wait(timeout=20) == 2
+        assert daemon.process.wait(timeout=LIMIT_S) == 2
     assert site.values() == in_force
     with Daemon(site.settings) as daemon:
         daemon.started().stop()
@@ -266,7 +265,7 @@ def test_sigkill_in_the_middle_of_a_reload_leaves_a_journal_that_brings_back_eve
             if number % 3 == 0:
                 time.sleep(rng.uniform(0, 0.1))
                 daemon.process.kill()
-            daemon.process.wait(timeout=20)
+            daemon.process.wait(timeout=LIMIT_S)
         assert site.values() != before
         if number % 3:
             with Daemon(replace(settings, services=settings.services[:1])) as second:
@@ -332,7 +331,7 @@ def test_a_start_that_fails_after_it_went_on_puts_everything_back(site: Site, fe
     assert process.stdout.readline() == b"held\n"
     node = replace(site.settings.node, memory=MemorySettings(192 << 20, 64 << 20))
     with Daemon(replace(site.settings, node=node), flags=["--hand-back"]) as daemon:
-        _, message = daemon.process.communicate(timeout=30)
+        _, message = daemon.process.communicate(timeout=LIMIT_S)
         assert daemon.process.returncode == 1, message
     assert "Device or resource busy" in message
     assert site.values() == before

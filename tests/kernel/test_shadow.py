@@ -35,7 +35,7 @@ def test_a_shadow_decides_and_counts_and_writes_nothing(site: Site, feeder: Make
         assert daemon.until(lambda message: message["type"] == "started")["shadow"] is True
         feeder("web", VIOLATING_NS)
         feeder("store")
-        daemon.tick(lambda tick: cores_of(tick, "web") >= 500, limit_s=60)
+        daemon.tick(lambda tick: cores_of(tick, "web") >= 500)
         report = daemon.stop()
         assert watch.written() == set()
     assert site.values() == before

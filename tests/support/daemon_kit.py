@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from waiting import LIMIT_S
 
 from actuators.cgroup.group import Controller
 from actuators.cgroup.v1 import ControlGroupV1
@@ -39,6 +42,9 @@ CONTENT_NS = 8 * MS  # a slack that calls for nothing
 VIOLATING_NS = 30 * MS
 INTERVAL_NS = 100 * MS
 REQUESTS_PER_WINDOW = 40
+
+_SO_SNDBUFFORCE = 32
+_UNREAD_BYTES = 16 << 20
 
 
 def settings_for(
@@ -93,9 +99,13 @@ class Site:
 
 
 class Feeder:
-    """Reports latencies for a service, window by window, from a thread; ``latency_ns`` may be changed at any time."""
+    """Reports latencies for a service, window by window, from a thread.
+
+    ``latency_ns``, ``failing`` and ``silent`` may be changed at any time; once they are, no window of before is still to come.
+    """
 
     def __init__(self, path: Path, service: str, latency_ns: int = RELAXED_NS) -> None:
+        self._turn = threading.Lock()
         self.latency_ns = latency_ns
         self.failing = False
         self.silent = False
@@ -104,6 +114,10 @@ class Feeder:
         self._thread = threading.Thread(target=self._feed, daemon=True)
         self._thread.start()
 
+    def __setattr__(self, name: str, value: object) -> None:
+        with contextlib.nullcontext() if name.startswith("_") else self._turn:
+            super().__setattr__(name, value)
+
     def close(self) -> None:
         self._end.set()
         self._thread.join()
@@ -111,14 +125,17 @@ class Feeder:
 
     def _feed(self) -> None:
         while not self._end.wait(INTERVAL_NS / 5 / 1e9):
-            if self.silent:
-                continue
-            for number in range(REQUESTS_PER_WINDOW):
-                if self.failing:
-                    self._client.failed()
-                else:
-                    self._client.record(self.latency_ns * (90 + number % 20) // 100)
-            self._client.flush()
+            with self._turn:
+                if not self.silent:
+                    self._report()
+
+    def _report(self) -> None:
+        for number in range(REQUESTS_PER_WINDOW):
+            if self.failing:
+                self._client.failed()
+            else:
+                self._client.record(self.latency_ns * (90 + number % 20) // 100)
+        self._client.flush()
 
 
 class Daemon:
@@ -140,6 +157,8 @@ class Daemon:
         with os.fdopen(write_fd, "w") as file:
             json.dump(to_json(settings), file)
         self._front, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.suppress(PermissionError):  # a message that a slow test does not take at once is dropped where no room is
+            theirs.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _UNREAD_BYTES)
         command = [*wrapper, python, "-m", "parties.control", "--settings-fd", str(read_fd), "--front-fd", str(theirs.fileno())]
         self.process = subprocess.Popen(
             [*command, *flags],
@@ -168,7 +187,7 @@ class Daemon:
         self.process.communicate()
         self._front.close()
 
-    def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 20.0) -> dict[str, Any]:
+    def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = LIMIT_S) -> dict[str, Any]:
         """The next message for which the condition holds. Fails the test if none comes in time or the daemon ends."""
         deadline = time.monotonic() + limit_s
         while (left := deadline - time.monotonic()) > 0:
@@ -188,11 +207,11 @@ class Daemon:
         self.until(lambda message: message["type"] == "started")
         return self
 
-    def tick(self, condition: Callable[[dict[str, Any]], bool] = lambda _: True, limit_s: float = 20.0) -> dict[str, Any]:
+    def tick(self, condition: Callable[[dict[str, Any]], bool] = lambda _: True, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """The next tick for which the condition holds."""
         return self.until(lambda message: message["type"] == "tick" and condition(message), limit_s)
 
-    def event(self, words: str, limit_s: float = 20.0) -> str:
+    def event(self, words: str, limit_s: float = LIMIT_S) -> str:
         """The next event that contains the words."""
         return str(self.until(lambda message: message["type"] == "event" and words in message["text"], limit_s)["text"])
 
@@ -200,8 +219,18 @@ class Daemon:
         """End it in order; its report."""
         self.process.send_signal(number)
         report = self.until(lambda message: message["type"] == "stopped")["report"]
-        assert self.process.wait(timeout=20) == 0, self.process.communicate()[1]
+        assert self.process.wait(timeout=LIMIT_S) == 0, self.process.communicate()[1]
         return dict(report)
+
+
+def at_rest(tick: Callable[[Callable[[dict[str, Any]], bool]], dict[str, Any]], *feeders: Feeder) -> dict[str, Any]:
+    """The tick after which nothing moves any more: all targets met, and then no more news of any service. ``feeders``: of each."""
+    for feeder in feeders:
+        feeder.latency_ns = CONTENT_NS
+    tick(lambda message: message["reason"] == "hold-targets-met")
+    for feeder in feeders:
+        feeder.silent = True
+    return tick(lambda message: {service["state"] for service in message["services"].values()} == {"stale"})
 
 
 def state_of(message: dict[str, Any], service: str) -> str:
