@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from actuators.cache.cpuid import l3_allocation
 from actuators.cache.pqos import PqosActuator
 from actuators.cache.resctrl import ResctrlError, read_tree
 from actuators.cache.resctrl_actuator import ResctrlActuator
@@ -108,7 +109,18 @@ def resctrl_mount(settings: CacheSettings, root: Path = Path("/")) -> Path | Non
 
 def wants_pqos(root: Path = Path("/")) -> bool:
     """Whether the processor can partition its L3 cache and the kernel cannot."""
-    return bool(cpu_flags(root) & _FLAGS) and "resctrl" not in _text(root / "proc/filesystems").split()
+    return not _kernel_has_resctrl(root) and bool(can_allocate(root))
+
+
+def can_allocate(root: Path = Path("/")) -> str:
+    """How the processor says that its L3 cache can be partitioned, in words; empty where it does not.
+
+    The processor itself is asked only where the kernel shows nothing and has no resctrl, as one from before 4.10.
+    """
+    if flags := cpu_flags(root) & _FLAGS:
+        return ", ".join(sorted(flags))
+    found = None if _kernel_has_resctrl(root) else l3_allocation(root)
+    return f"CPUID: {found.ways} ways, classes 0 to {found.classes - 1}" if found is not None else ""
 
 
 def pqos_command(root: Path = Path("/")) -> str:
@@ -119,11 +131,10 @@ def pqos_command(root: Path = Path("/")) -> str:
 
 def why_not_managed(root: Path = Path("/")) -> str:
     """What this machine has for partitioning its last-level cache where resctrl is not mounted, and what to do."""
-    if "resctrl" in _text(root / "proc/filesystems").split():
+    if _kernel_has_resctrl(root):
         return f"the kernel has resctrl, which is not mounted: {_MOUNT_ADVICE}"
-    flags = cpu_flags(root) & _FLAGS
-    if flags:
-        has = f"the processor can partition its L3 cache ({', '.join(sorted(flags))})"
+    if said := can_allocate(root):
+        has = f"the processor can partition its L3 cache ({said})"
         lacks = f"the kernel has no resctrl: it is not in {root / 'proc/filesystems'} (CONFIG_X86_CPU_RESCTRL)"
         return f"{has}, but {lacks}" + ("" if pqos_command(root) else f"; {_PQOS_ADVICE}")
     return (
@@ -138,6 +149,10 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
         if line.startswith("flags"):
             return frozenset(line.partition(":")[2].split())
     return frozenset()
+
+
+def _kernel_has_resctrl(root: Path) -> bool:
+    return "resctrl" in _text(root / "proc/filesystems").split()
 
 
 def _text(file: Path) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from actuators.cache.actuator import cpu_flags, pqos_command, resctrl_mount, wants_pqos
+from actuators.cache.actuator import can_allocate, cpu_flags, pqos_command, resctrl_mount, wants_pqos
+from actuators.cache.cpuid import cpuid_file
 from actuators.cache.resctrl import ResctrlTree, read_tree
 from actuators.cache.resctrl_actuator import ResctrlActuator
 from parties.doctor.examine import Specialist, amount, counted, examine_resource
@@ -16,7 +17,6 @@ from parties.model import Pool, Resource
 from parties.settings import CacheMechanism, CacheSettings
 from parties.units import format_cpu_list
 
-_CAN = frozenset({"cat_l3", "rdt_a"})
 _FIRST_TO_SHOW = (4, 10)
 """The first Linux whose /proc/cpuinfo says that a processor can allocate cache."""
 
@@ -31,6 +31,7 @@ _REMEDIES = (
 )
 """What to change, by words of the actuator's reason."""
 
+_NONE_HERE = "none here: it takes a processor with Intel RDT or AMD QoS"
 _BINARY = ("B", "KiB", "MiB", "GiB")
 
 
@@ -58,16 +59,29 @@ def remedy(subject: Subject, reason: str) -> str:
 
 def _of_processor(subject: Subject) -> str:
     flags = cpu_flags(subject.root)
-    if not flags or flags & _CAN:
+    if not flags or can_allocate(subject.root):
         return ""
-    if subject.older_than(*_FIRST_TO_SHOW) and "cqm" in flags:  # an Intel server processor, which may well have it
-        return (
-            "boot Linux 4.10 or later, which has resctrl; or apt-get install intel-cmt-cat && modprobe msr, and set "
-            'mechanism = "pqos" in [node.cache]'
-        )
+    if subject.older_than(*_FIRST_TO_SHOW) and "hypervisor" not in flags:
+        return _before_it_is_shown(subject, flags)
     if "hypervisor" in flags:
         return "run on the machine itself: a virtual machine has no cache allocation unless its host passes it on"
-    return "none here: it takes a processor with Intel RDT or AMD QoS"
+    return _NONE_HERE
+
+
+def _before_it_is_shown(subject: Subject, flags: Collection[str]) -> str:
+    """Such a kernel says nothing of it, so that the processor has to be asked."""
+    if cpuid_file(subject.root) is None:
+        return (
+            "modprobe cpuid, so that the processor can be asked, as this kernel does not say; or boot Linux 4.10, which has resctrl"
+        )
+    if not subject.is_root:
+        return "run parties doctor as root, which can ask the processor"
+    if "cqm" in flags:  # Haswell counts occupancy, and some of its models can allocate, which CPUID does not say
+        return (
+            "the processor says no, but a Haswell that can does not tell: apt-get install intel-cmt-cat && modprobe msr, and "
+            'mechanism = "pqos" in [node.cache]'
+        )
+    return _NONE_HERE
 
 
 def has_classes_for_all(subject: Subject) -> Iterator[Lack]:

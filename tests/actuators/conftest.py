@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cpuid_kit import processor
 from fake_cgroup2 import Cgroup2
 from systemd_fixtures import root, systemd
 
 from actuators.cgroup.hierarchy import Hierarchies
 from actuators.cgroup.v1 import GroupLayerV1
 
-__all__ = ["layer", "make_group", "root", "systemd", "v2"]
+__all__ = ["layer", "make_group", "processor", "root", "systemd", "v2"]
 
 FILES = {
     "cpu": {

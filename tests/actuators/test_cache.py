@@ -1,8 +1,10 @@
 """Cache: which mechanism a machine has, or why none."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cpuid_kit import BROADWELL, WITHOUT, Answers
 from resctrl_trees import TreeOptions, make_tree
 
 from actuators.cache.actuator import cache_actuator, resctrl_mount, why_not_managed
@@ -112,6 +114,39 @@ def test_pqos_is_not_run_where_it_is_not_needed(tmp_path: Path, layer: GroupLaye
     unmounted = machine(tmp_path / "unmounted", flags="cat_l3", filesystems="nodev\tresctrl\n")
     install_pqos(unmounted)
     assert "not mounted" in reason_of(unmounted, layer)
+
+
+def test_pqos_where_only_the_processor_says_that_it_can(
+    tmp_path: Path, layer: GroupLayerV1, processor: Callable[[Path, Answers], object]
+) -> None:
+    """A kernel from before 4.10 shows no flag: CPUID does, and pqos is run by itself; without the command the reason says so."""
+    root = machine(tmp_path / "root")
+    processor(root, BROADWELL)
+    assert "can partition its L3 cache (CPUID: 20 ways, classes 0 to 15), but" in reason_of(root, layer)
+    assert "apt-get install intel-cmt-cat" in reason_of(root, layer)
+    install_pqos(root)
+    assert "was run" in reason_of(root, layer)
+
+
+def test_pqos_is_not_run_where_the_processor_says_that_it_cannot(
+    tmp_path: Path, layer: GroupLayerV1, processor: Callable[[Path, Answers], object]
+) -> None:
+    """Monitoring alone partitions nothing."""
+    root = machine(tmp_path / "root")
+    processor(root, WITHOUT)
+    install_pqos(root)
+    assert "neither cat_l3 nor rdt_a" in reason_of(root, layer)
+
+
+@pytest.mark.parametrize("known", [{"flags": "fpu cat_l3"}, {"filesystems": "nodev\tresctrl\n"}], ids=["flag", "resctrl"])
+def test_the_processor_is_not_asked_where_the_kernel_says_enough(
+    tmp_path: Path, layer: GroupLayerV1, processor: Callable[[Path, Answers], list[tuple[int, int]]], known: dict[str, str]
+) -> None:
+    """A flag, or resctrl in the kernel, answers it."""
+    root = machine(tmp_path / "root", **known)
+    asked = processor(root, BROADWELL)
+    assert reason_of(root, layer)
+    assert asked == []
 
 
 def test_pqos_can_be_forced(tmp_path: Path, layer: GroupLayerV1) -> None:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cpuid_kit import processor
 from machines import machine
 
 from actuators.network.probe import KernelSupport
 from parties.doctor.subject import Subject
+
+__all__ = ["processor", "shapes", "subject_of"]
 
 Shapes = Callable[[str], Path]
 

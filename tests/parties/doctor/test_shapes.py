@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cpuid_kit import BROADWELL, WITHOUT, Answers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machines import DIRECTORY, Entry, entries, names, unpack
@@ -107,7 +108,7 @@ def test_offers(  # noqa: PLR0913, PLR0917 (a row of the table)
 @pytest.mark.parametrize(
     ("name", "resource", "lack", "change"),
     [
-        ("xeon-v1", "cache", "cache.not-managed", "apt-get install intel-cmt-cat"),
+        ("xeon-v1", "cache", "cache.not-managed", "modprobe cpuid"),
         ("xeon-v1", "disk", "disk.buffered-writes", "boot Linux 5.2 or later, with systemd.unified_cgroup_hierarchy=1"),
         ("epyc", "cache", "cache.problem", "narrow its mask"),
         ("laptop", "cores", "cores.unequal", 'managed = "0-7" in [node.cores]'),
@@ -228,6 +229,24 @@ def test_resctrl_that_could_be(left_out: str, lack: str, change: str, tmp_path: 
     found = _of(examine(_changed("xeon-v2", changed, tmp_path)), Resource.CACHE)
     assert found.verdict is Verdict.NOT_MANAGED
     assert change in next(one for one in found.lacks if one.id == lack).change
+
+
+@pytest.mark.parametrize(
+    ("answers", "user_id", "change"),
+    [
+        (BROADWELL, 0, "apt-get install intel-cmt-cat && modprobe msr"),
+        (WITHOUT, 0, "a Haswell that can does not tell"),
+        (WITHOUT, 1000, "as root"),
+    ],
+)
+def test_processor_that_an_old_kernel_does_not_show(
+    answers: Answers, user_id: int, change: str, tmp_path: Path, processor: Callable[[Path, Answers], object]
+) -> None:
+    """Before Linux 4.10 the processor's own word decides on the advice, once the module cpuid lets it be asked."""
+    subject = dataclasses.replace(_changed("xeon-v1", lambda entry: entry, tmp_path), user_id=user_id)
+    processor(subject.root, answers)
+    (lack, *_) = _of(examine(subject), Resource.CACHE).lacks
+    assert change in lack.change
 
 
 def test_turbo_that_is_switched_off(tmp_path: Path) -> None:
