@@ -24,6 +24,7 @@ from network_kit import (
     blast,
     carry_out,
     connections,
+    drained,
     in_namespace,
     placement,
     receive_from,
@@ -32,6 +33,7 @@ from network_kit import (
     start,
     wired,
 )
+from waiting import remove_group, until
 
 from actuators.network import KINDS, POOL, NetworkActuator
 from actuators.network.actuator import LEAST_BYTES_PER_S
@@ -106,7 +108,7 @@ def test_udp_is_classified_whatever_the_header_length(wire: Wire, family: socket
                 sender.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, options)
             for _ in range(datagrams):
                 sender.sendto(bytes(1000), (CLIENT_ADDRESS[family], 9))
-        time.sleep(0.2)
+        drained(wire)
         seen = usage.sample(1_000_000_000)
     assert 20 * 8000 < seen["a"] < 22 * 9000
     assert seen["b"] == 0
@@ -122,7 +124,7 @@ def test_only_the_first_fragment_is_recognised_by_port(wire: Wire) -> None:
         with in_namespace(wire.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender:
             sender.bind((SERVER_ADDRESS[socket.AF_INET], 7001))
             sender.sendto((7001).to_bytes(2, "big") * 10_000, (CLIENT_ADDRESS[socket.AF_INET], 9))
-            time.sleep(0.2)
+        drained(wire)
         seen = usage.sample(1_000_000_000)
     assert 1400 * 8 < seen["a"] < 1600 * 8
 
@@ -369,12 +371,16 @@ def test_the_callers_own_namespace_is_never_left(wire: Wire) -> None:
     with contextlib.closing(RouteSocket(wire.server)) as route:
         route.interface_index("srv")
         assert Path("/proc/thread-self/ns/net").readlink() == own
-        for _attempt in range(100):  # the kernel may take a moment to end the thread
-            elsewhere = [task for task in Path("/proc/self/task").iterdir() if (task / "ns/net").readlink() != own]
-            if not elsewhere:
-                break
-            time.sleep(0.02)
-        assert elsewhere == []
+        until(lambda: namespaces() == {own}, "a thread stays elsewhere")  # the kernel may take a moment to end it
+
+
+def namespaces() -> set[Path]:
+    """The network namespaces of this process's threads."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found.add((task / "ns/net").readlink())
+    return found
 
 
 def v2_root() -> Path | None:
@@ -396,8 +402,8 @@ def group() -> Iterator[tuple[Path, str]]:
     try:
         yield root, path
     finally:
-        (made / "child").rmdir()
-        made.rmdir()
+        remove_group(made / "child")
+        remove_group(made)
 
 
 def test_traffic_is_classified_by_control_group(wire: Wire, group: tuple[Path, str]) -> None:

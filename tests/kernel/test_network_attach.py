@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from fault_kit import fault_points
+from waiting import LIMIT_S
 
 from actuators.network import KINDS, POOL, NetworkActuator, actuator
 from actuators.network.netlink import RouteSocket
@@ -34,7 +35,7 @@ _numbers = itertools.count()
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert not done.returncode, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
 
@@ -47,7 +48,7 @@ def namespace() -> Iterator[str]:
     try:
         yield name
     finally:
-        subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False, timeout=20)
+        subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False, timeout=LIMIT_S)
 
 
 @pytest.fixture

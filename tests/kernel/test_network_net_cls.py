@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from network_kit import Wire, wired
+from waiting import LIMIT_S
 
 pytestmark = [
     pytest.mark.kernel,
@@ -18,18 +19,20 @@ pytestmark = [
 ]
 
 _NOT_MOUNTED = 77
+OWN_GROUP = f"/parties-marks-{os.getpid()}"  # the hierarchy is one for all mounts
 PRELUDE = """
-import contextlib, subprocess, sys, time
+import contextlib, subprocess, sys
 from pathlib import Path
 from network_kit import RATE, STEP, Wire, carry_out, placement, receive_from, service, start
+from waiting import remove_group
 from actuators.network import KINDS, NetworkActuator
 from parties.settings import NetworkSettings
 
-server, client, mounted = sys.argv[1:]
+server, client, mounted, OWN = sys.argv[1:]
 wire, root = Wire(server, client), Path(mounted)
 if subprocess.run(["mount", "-t", "cgroup", "-o", "net_cls", "none", mounted]).returncode:
     sys.exit(77)
-made = [root / name for name in ("parties-a", "parties-a/child", "parties-b", "parties-c")]
+made = [root / OWN.strip("/") / name for name in ("", "a", "a/child", "b", "c")]
 NUMBER = "net_cls.classid"
 
 def number(group):
@@ -41,16 +44,12 @@ def actuator(*services):
 try:
     for group in made:
         group.mkdir()
-    a, child, b, c = made
+    _, a, child, b, c = made
 {body}
 finally:
     for group in reversed(made):
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-            if not group.exists():
-                break
-            time.sleep(0.05)
+        if group.exists():
+            remove_group(group)
     subprocess.run(["umount", mounted])
 """
 
@@ -75,14 +74,15 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def alone(wire: Wire, mounted: Path, body: str) -> None:
     """Run it in a mount namespace of its own."""
     program = PRELUDE.replace("{body}", textwrap.indent(textwrap.dedent(body), "    "))
+    wire_and_place = (wire.server, wire.client, str(mounted))
     path = os.pathsep.join((str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])))
     done = subprocess.run(
-        ("unshare", "--mount", "--propagation", "private", sys.executable, "-c", program, wire.server, wire.client, str(mounted)),
+        ("unshare", "--mount", "--propagation", "private", sys.executable, "-c", program, *wire_and_place, OWN_GROUP),
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=5 * LIMIT_S,
     )
     if done.returncode == _NOT_MOUNTED:
         pytest.skip(f"net_cls cannot be mounted here: {done.stderr}")
@@ -96,7 +96,7 @@ def test_traffic_is_classified_by_net_cls_and_the_marks_go_again(wire: Wire, mou
         mounted,
         """
         before = wire.tc()
-        with contextlib.closing(actuator(service("a", None, "/parties-a"))) as of:
+        with contextlib.closing(actuator(service("a", None, f"{OWN}/a"))) as of:
             journal = start(of, placement(a=50))
             assert of.problems == (), of.problems
             assert number(a) == number(child) == 0x70610010
@@ -118,7 +118,7 @@ def test_marks_that_somebody_set_are_used_as_they_are(wire: Wire, mounted: Path)
         mounted,
         """
         (b / NUMBER).write_text("77")
-        with contextlib.closing(actuator(service("a", None, "/parties-a"), service("b", None, "/parties-b"))) as of:
+        with contextlib.closing(actuator(service("a", None, f"{OWN}/a"), service("b", None, f"{OWN}/b"))) as of:
             journal = start(of, placement(a=200, b=50))
             assert "net-cls.classid" in {ref.kind for ref, _ in journal}
             assert [ref.address for ref, _ in journal if str(b) in str(ref)] == []
@@ -128,7 +128,7 @@ def test_marks_that_somebody_set_are_used_as_they_are(wire: Wire, mounted: Path)
         for ref, old in reversed(journal):
             KINDS[ref.kind].make(ref.address).restore(old)
         (c / NUMBER).write_text("77")
-        with contextlib.closing(actuator(service("b", None, "/parties-b"), service("c", None, "/parties-c"))) as of:
+        with contextlib.closing(actuator(service("b", None, f"{OWN}/b"), service("c", None, f"{OWN}/c"))) as of:
             of.pools()
             assert "has the number 77 of service b" in of.problems[0], of.problems
         """,
@@ -141,7 +141,7 @@ def test_a_group_that_was_made_anew_is_marked_anew(wire: Wire, mounted: Path) ->
         wire,
         mounted,
         """
-        with contextlib.closing(actuator(service("a", None, "/parties-c"))) as of:
+        with contextlib.closing(actuator(service("a", None, f"{OWN}/c"))) as of:
             journal = start(of, placement(a=50))
             c.rmdir()
             c.mkdir()

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waiting import LIMIT_S, ahead_of_others, until
+
 from actuators.network import POOL, NetworkActuator, netlink
 from parties.knob import KnobRef, KnobWrite
 from parties.model import BEST_EFFORT, IDLE, Partition
@@ -51,7 +53,7 @@ class Wire:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     if done.returncode:
         raise AssertionError(f"{' '.join(command)}: {done.stderr}")
     return done.stdout
@@ -85,7 +87,7 @@ def wired() -> Iterator[Wire]:
         yield made
     finally:
         for name in (made.server, made.client):
-            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False, timeout=20)
+            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False, timeout=LIMIT_S)
 
 
 def carry_out(writes: list[KnobWrite] | tuple[KnobWrite, ...]) -> list[tuple[KnobRef, str | None]]:
@@ -125,9 +127,9 @@ def connections(wire: Wire, *ports: int, family: socket.AddressFamily = socket.A
         for port in ports:
             listening = stack.enter_context(listener(wire.server, family, port))
             client = stack.enter_context(in_namespace(wire.client, lambda: socket.socket(family, socket.SOCK_STREAM)))
-            client.settimeout(5)
+            client.settimeout(LIMIT_S)
             client.connect((SERVER_ADDRESS[family], port))
-            listening.settimeout(5)
+            listening.settimeout(LIMIT_S)
             accepted = stack.enter_context(listening.accept()[0])
             pairs[port] = [accepted, client]
         yield pairs
@@ -135,6 +137,11 @@ def connections(wire: Wire, *ports: int, family: socket.AddressFamily = socket.A
 
 def blast(pairs: dict[int, list[socket.socket]], seconds: float, skip: float = 0.3) -> dict[int, float]:
     """Every server sends as fast as it is let; Mbit/s that arrive at each client after the first moments."""
+    with ahead_of_others():
+        return _blast(pairs, seconds, skip)
+
+
+def _blast(pairs: dict[int, list[socket.socket]], seconds: float, skip: float) -> dict[int, float]:
     block = bytes(65536)
     arrived = dict.fromkeys(pairs, 0)
     ends = {end.fileno(): (port, end, kind) for port, both in pairs.items() for kind, end in enumerate(both)}
@@ -153,8 +160,14 @@ def blast(pairs: dict[int, list[socket.socket]], seconds: float, skip: float = 0
                     arrived[port] += got if now >= counted_from else 0
                 else:
                     end.send(block)
+    counted_s = time.monotonic() - counted_from
     poll.close()
-    return {port: count * 8 / (seconds - skip) / MBIT for port, count in arrived.items()}
+    return {port: count * 8 / counted_s / MBIT for port, count in arrived.items()}
+
+
+def drained(wire: Wire) -> None:
+    """Wait until the server's device has sent all that was given to it."""
+    until(lambda: set(re.findall(r"backlog (\w+) ", run("tc", "-s", "-n", wire.server, "qdisc", "show", "dev", "srv"))) == {"0b"})
 
 
 def start(actuator: NetworkActuator, held: Placement) -> list[tuple[KnobRef, str | None]]:
@@ -166,7 +179,7 @@ SENDER = """
 import os, socket, sys, time
 group, address, port = sys.argv[1:]
 open(group + "/cgroup.procs", "w").write(str(os.getpid()))
-out = socket.create_connection((address, int(port)), timeout=5)
+out = socket.create_connection((address, int(port)), timeout=120)
 block = bytes(65536)
 until = time.monotonic() + 1.5
 sent = 0
@@ -186,14 +199,14 @@ def receive_from(wire: Wire, group: Path, port: int) -> float:
 
     enter = ("nsenter", f"--net=/run/netns/{wire.server}")  # "ip netns exec" would hide the control groups
     command = (*enter, sys.executable, "-c", SENDER, str(group), CLIENT_ADDRESS[socket.AF_INET], str(port))
-    with in_namespace(wire.client, make) as listening, subprocess.Popen(command) as sender:
-        listening.settimeout(10)
+    with ahead_of_others(), in_namespace(wire.client, make) as listening, subprocess.Popen(command) as sender:
+        listening.settimeout(LIMIT_S)
         with listening.accept()[0] as accepted:
-            accepted.settimeout(10)
+            accepted.settimeout(LIMIT_S)
             began = time.monotonic()
             total = 0
             while got := accepted.recv(1 << 18):
                 total += len(got)
             took = time.monotonic() - began
-        assert sender.wait(10) == 0
+        assert sender.wait(LIMIT_S) == 0
     return total * 8 / took / MBIT
