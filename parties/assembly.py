@@ -35,7 +35,7 @@ from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
 from parties.enforcer import Enforcer
 from parties.foreign import NamesWriters
-from parties.host import Events, HostPlatform, Monitors, refs_at_start
+from parties.host import Events, HostPlatform, Monitors, StoppedError, refs_at_start
 from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
 from parties.journal import JOURNAL_NAME, Journal, boot_id, read_journal
@@ -59,6 +59,7 @@ from parties.resume import (
 )
 from parties.settings import Amounts, ControlSettings, CoreSettings, ServiceSettings
 from parties.shadow import ShadowEnforcer
+from parties.signals import EndAsked
 from parties.slow_writer import SlowResult, SlowWriter
 from parties.upkeep import Upkeep
 
@@ -93,7 +94,8 @@ class Host:
     First everything that only looks is made, so that a policy can be chosen for ``node`` and ``services``; ``open`` makes what
     writes. With ``shadow`` nothing is ever written to the machine: no journal, no restore, no knob, no upkeep. With ``hand_back``
     a start that fails before its first write leaves what an earlier daemon left to the next start, instead of putting it back.
-    ``alive``: see ``HostPlatform``.
+    ``alive``: see ``HostPlatform``. Once ``asked`` says to end, every method of a start that is not over raises StoppedError: what
+    an earlier daemon left is left to the next one if that is the wish, else everything is put back.
     """
 
     platform: HostPlatform
@@ -107,9 +109,11 @@ class Host:
         shadow: bool = False,
         hand_back: bool = False,
         alive: Callable[[int], None] = lambda _now_ns: None,
+        asked: EndAsked | None = None,
     ) -> None:
         self._settings = settings
         self._alive = alive
+        self._asked = asked or EndAsked()
         self._selector = selector
         self._events = events
         self._state = Path(settings.state_directory)
@@ -141,6 +145,7 @@ class Host:
         self.services = tuple(_service(service, home_of(service, domains)) for service in settings.services)
         if self.shadow is None:
             self._meet_what_an_earlier_run_left()
+        self._heed()
         if names.problems:
             raise SetupError("; ".join(str(problem) for problem in names.problems))
         for warning in self._layer.warnings() if isinstance(self._layer, SystemdLayer) else ():
@@ -161,6 +166,7 @@ class Host:
         every = self._all_actuators.values()
         for problem in [text for actuator in every if isinstance(actuator, HasProblems) for text in actuator.problems]:
             self._events("warning", problem)
+        self._heed()
 
     def open(self, policy: Policy) -> None:
         """Make the platform for a policy. What an earlier daemon left for those who are not managed any more is put back."""
@@ -168,6 +174,7 @@ class Host:
         self._policy = policy
         self._first = self._first_partition(policy)
         self._put_back_what_is_left_behind()
+        self._heed()
         signal = Signal({service.name: service.target for service in self.services}, settings.signal, settings.interval_ns)
         sources = self._closed_last(selectors.DefaultSelector())
         self._socket = self._listen(settings, signal)
@@ -190,17 +197,22 @@ class Host:
         self._signal = signal
 
     def start(self) -> None:
-        """Put the first partition in force. Raises StartError."""
+        """Put the first partition in force. Raises StartError, StoppedError."""
         policy = self._policy
+        self._heed()
         self._hand_back = False
         previous = self.earlier.in_force.placement if self.earlier is not None else None
-        self.platform.start(
-            self._first,
-            best_effort_idle_class=policy.best_effort_idle_class,
-            sharing=policy.sharing,
-            previous=previous,
-            rest=self._rest.writes(),
-        )
+        try:
+            self.platform.start(
+                self._first,
+                best_effort_idle_class=policy.best_effort_idle_class,
+                sharing=policy.sharing,
+                previous=previous,
+                rest=self._rest.writes(),
+            )
+        except StoppedError:
+            self._end_early()
+            raise
 
     def in_force_file(self) -> InForceFile | None:
         """A listener of the loop that keeps the file of what is in force up to date; a shadow has none."""
@@ -231,6 +243,18 @@ class Host:
         left = Left(os.getpid(), members_of(self._settings), network_layout(self._settings))
         self._left = file.keep() and self._marked(left)
         return self._left
+
+    def _heed(self) -> None:
+        """Raises StoppedError once asked to end."""
+        if self._asked.ending:
+            self._end_early()
+            raise StoppedError
+
+    def _end_early(self) -> None:
+        """The start is not over: what an earlier daemon left, changed in part perhaps, can be left to the next one as it was."""
+        self._hand_back = self._asked.leaving
+        if self._asked.leaving and self.earlier is None and self.shadow is None:
+            self._events("warning", "asked to leave everything in force while it starts: nothing is yet, so everything is put back")
 
     def _first_partition(self, policy: Policy) -> Partition | None:
         """What the policy begins with: a fresh start, or what an earlier daemon left, as far as it had the same policy."""
@@ -293,6 +317,8 @@ class Host:
         """Put back every knob, unless they were left, and give up everything."""
         try:
             if self.earlier is not None and self._hand_back:
+                if self._slow_writer is not None:
+                    self._slow_writer.close()  # or a write under way could land after the next daemon has read its knob
                 self._left = self._marked(self.earlier.left)
             self.restore()
         finally:

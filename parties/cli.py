@@ -17,6 +17,7 @@ import click
 
 from parties import __version__
 from parties.commands.errors import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_OK, explain
+from parties.signals import hold
 
 ENTRY_POINT_GROUP = "parties.commands"
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -95,6 +96,8 @@ class CommandLine(click.Group):
         """Run a command line and exit with its code; no exception gets through, unless ``--debug`` is given."""
         del standalone_mode
         words = list(sys.argv[1:] if args is None else args)
+        if args is None and next((word for word in words if not word.startswith("-")), "") == "run":
+            hold()  # until it can act on them: what an earlier run left in force would have nobody to put it back
         sys.exit(self._code(words, prog_name, complete_var, extra))
 
     def _code(self, words: list[str], prog_name: str | None, complete_var: str | None, extra: dict[str, Any]) -> int:

@@ -54,6 +54,10 @@ class StartError(Exception):
     """The first partition could not be put in force. The message says which knob and why; ``close`` puts everything back."""
 
 
+class StoppedError(Exception):
+    """Asked to end before the start was over: no failure. ``close`` puts everything back, or leaves what was left already."""
+
+
 class LatencySource(Protocol):
     """The signal, as far as the platform uses it."""
 
@@ -209,7 +213,7 @@ class HostPlatform:
         previous: Placement | None = None,
         rest: Sequence[KnobWrite] = (),
     ) -> None:
-        """Put the first partition in force, or the idle class alone, or nothing. Raises StartError.
+        """Put the first partition in force, or the idle class alone, or nothing. Raises StartError; after ``stop`` StoppedError.
 
         ``previous`` is what an earlier daemon left in force: places stay what they were as far as can be, and only what differs
         is written. ``rest`` keeps the rest of the machine off the managed CPUs; what of it is refused is told, and no more.
@@ -350,7 +354,7 @@ class HostPlatform:
         self._end(moves, outcome.status, outcome.detail, now_ns)
 
     def _begin_upkeep(self) -> None:
-        """Have every task done once before the loop begins. Raises StartError."""
+        """Have every task done once before the loop begins. Raises StartError, StoppedError."""
         limit_ns = self._clock() + START_LIMIT_NS
         while not self._upkeep.begun:
             self._alive(self._clock())
@@ -358,7 +362,7 @@ class HostPlatform:
             if self._clock() > limit_ns:
                 raise StartError(f"upkeep: not done after {START_LIMIT_NS // NS_PER_S} s")
             if not self.wait_until(self._clock() + POLL_AT_START_NS):
-                raise StartError("upkeep: asked to stop before it was done")
+                raise StoppedError
 
     def _tend(self, now_ns: int) -> None:
         """What the upkeep found: writes that nobody waits for, and words for the operator, each said once."""
@@ -405,7 +409,9 @@ class HostPlatform:
         self._ledger.end(moves, status, detail)
 
     def _carry_out_at_start(self, what: str, writes: Sequence[KnobWrite]) -> None:
-        """Carry a plan out and wait for its slow writes. Raises StartError."""
+        """Carry a plan out and wait for its slow writes. Raises StartError, StoppedError."""
+        if self._stopping:
+            raise StoppedError
         limit_ns = self._clock() + START_LIMIT_NS
         outcome = self._enforcer.apply(writes, self._clock())
         self._alive(self._clock())
@@ -414,7 +420,7 @@ class HostPlatform:
             if self._clock() > limit_ns:
                 raise StartError(f"{what}: not in force after {START_LIMIT_NS // NS_PER_S} s")
             if not self.wait_until(self._clock() + POLL_AT_START_NS):
-                raise StartError(f"{what}: asked to stop before it was in force")
+                raise StoppedError
             outcome = next((ended for ticket, ended in self._enforcer.poll(self._clock()) if ticket == outcome.ticket), outcome)
         if outcome.status is MoveStatus.REFUSED:
             raise StartError(f"{what}: {outcome.detail}")

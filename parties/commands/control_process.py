@@ -24,7 +24,7 @@ from typing import Any
 from parties.codec import to_json
 from parties.model import NS_PER_S
 from parties.settings import ControlSettings
-from parties.signals import waking
+from parties.signals import held, waking
 
 STOP_LIMIT_NS = 60 * NS_PER_S
 """How long a stopped control process may take to put everything back, or to leave it to the next one.
@@ -48,7 +48,7 @@ class Ending:
     """How a run came to its end. ``exit_code`` is None if the process is still at work, negative for a signal.
 
     ``started`` says that its loop began; ``left`` that its values are still in force, for the daemon that follows; ``orphaned``
-    that they are and none will follow; ``hung`` that the service manager's watchdog had it killed.
+    that they are, and a stop came after that: none will follow; ``hung`` that the service manager's watchdog had it killed.
     """
 
     pid: int
@@ -147,6 +147,7 @@ class _Run:
     duration_ns: int | None
     following: ControlSettings | None = None
     end_ns: int | None = None  # of all of them, once the first has started
+    _restart: bool | None = None
 
     def to_its_end(self) -> Ending:
         """Until one ends that none is to follow."""
@@ -159,9 +160,15 @@ class _Run:
                 self.show(_event("error", f"reload failed, the earlier configuration is in force again: {cause}"))
                 self.settings = earlier
                 ending = self._one(earlier)
-        ending.orphaned = ending.left and self.following is not None
+        ending.orphaned = ending.left and self.asked.wish >= Wish.STOP and not self.is_restart()
         ending.interrupted = self.asked.interrupted
         return ending
+
+    def is_restart(self) -> bool:
+        """Whether the stop that was asked for is the first half of a restart; found out once."""
+        if self._restart is None:
+            self._restart = self.launch.restarting()
+        return self._restart
 
     def _one(self, settings: ControlSettings, *, hand_back: bool = False) -> Ending:
         with contextlib.closing(ControlProcess(settings, self.launch, hand_back=hand_back)) as process:
@@ -180,14 +187,15 @@ class ControlProcess:
         try:
             os.write(settings_fd, json.dumps(to_json(settings)).encode())
             os.lseek(settings_fd, 0, os.SEEK_SET)
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [*launch.argv(settings_fd, theirs.fileno()), *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors or sys.stderr,
-                stderr=self._errors,
-                pass_fds=(settings_fd, theirs.fileno()),
-                start_new_session=True,  # Ctrl-C is for the front, which stops it in order
-            )
+            with held():  # it inherits this, so that none ends it before it listens
+                self._process = subprocess.Popen(  # noqa: S603 - our own module
+                    [*launch.argv(settings_fd, theirs.fileno()), *flags],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._errors or sys.stderr,
+                    stderr=self._errors,
+                    pass_fds=(settings_fd, theirs.fileno()),
+                    start_new_session=True,  # Ctrl-C is for the front, which stops it in order
+                )
         finally:
             os.close(settings_fd)
             theirs.close()
@@ -236,7 +244,7 @@ class ControlProcess:
             run.asked.done(Wish.RELOAD)
             if run.following is None:
                 return True
-        leave = wish <= Wish.LEAVE or (wish is Wish.STOP and self._launch.restarting())
+        leave = wish <= Wish.LEAVE or (wish is Wish.STOP and run.is_restart())
         self._ending.hung = wish is Wish.KILL
         self._signal(signal.SIGKILL if wish is Wish.KILL else signal.SIGUSR1 if leave else signal.SIGTERM)
         self._heeded, self._deadline_ns = wish, now_ns + self._launch.limit_ns

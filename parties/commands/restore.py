@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -27,6 +28,9 @@ _WORDS = {
     Fate.SAFE: "set to what is safe without a daemon",
     Fate.FAILED: "NOT put back",
 }
+_KILLED = frozenset({"killed", "dumped"})
+"""What systemd tells of a main process that ended by a signal: it left nothing on purpose, an earlier one did."""
+
 _TOLD = frozenset({Fate.RESTORED, Fate.YIELDED, Fate.SAFE, Fate.FAILED})
 
 
@@ -42,7 +46,7 @@ def restore(directories: Directories, *, at_exit: bool, dry_run: bool, as_json: 
     rest itself. May be called again at any time; what could not be put back stays in the journal for the next call. Exit code 1:
     something could not be put back.
 
-    With --at-exit nothing is done while the daemon is being restarted on purpose.
+    With --at-exit nothing is done while the daemon is being restarted on purpose, unless systemd says that it was killed.
 
     \b
     Examples:
@@ -51,7 +55,7 @@ def restore(directories: Directories, *, at_exit: bool, dry_run: bool, as_json: 
       parties restore --at-exit            what ExecStopPost= calls
     """  # noqa: D301 - click reads \b as "leave these lines as they are"
     mark = directories.runtime / RESUME_NAME
-    left = at_exit and mark.exists()
+    left = at_exit and mark.exists() and os.environ.get("EXIT_CODE") not in _KILLED
     report = (
         RestoreReport(directories.state / JOURNAL_NAME, dry_run=dry_run)
         if left

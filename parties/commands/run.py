@@ -88,7 +88,7 @@ def run(ctx: click.Context, /, file: Path, **options: Any) -> int:  # noqa: ANN4
     code = concluded(ending, reloads.settings, file)
     click.echo(ending.errors, err=True, nl=False)
     if ending.report is not None and not chosen.as_json:
-        click.echo(_report_text(ending.report))
+        click.echo(_report_text({**ending.report, "left_in_force": ending.left and not ending.orphaned}))
     return code
 
 
@@ -190,11 +190,14 @@ def concluded(
     ending: Ending, settings: ControlSettings, file: Path, *, put_back: Callable[[ControlSettings], str] | None = None
 ) -> int:
     """The exit code of a run; restores after a control process that died. Raises MistakeError or RunFailedError."""
+    by_hand = f"parties restore -c {shlex.quote(str(file))}"
     if ending.orphaned:
-        (put_back or _put_back)(settings)
+        try:
+            (put_back or _put_back)(settings)
+        except (LockError, JournalError) as error:
+            raise RunFailedError(f"what was left in force could not be put back: {error}; then run: {by_hand}") from error
     if ending.exit_code == EXIT_OK:
         return EXIT_INTERRUPTED if ending.interrupted else EXIT_OK
-    by_hand = f"parties restore -c {shlex.quote(str(file))}"
     if ending.exit_code is None:
         raise RunFailedError(
             f"the control process ({ending.pid}) has not put everything back in time; when it has ended, or once you have ended it "
@@ -241,12 +244,15 @@ def _view(*, plain: bool) -> View:
 def _report_text(report: Mapping[str, Any]) -> str:
     if "would_have" in report:
         return _shadow_text(report, report["would_have"])
+    became = "everything was left in force for the next run" if report.get("left_in_force") else "everything was put back"
+    if report.get("while_starting"):
+        return f"stopped while starting; {became}"
     moves = _counts(report.get("moves", {}), "{count} of {name}")
     parts = [
         f"{report.get('ticks', 0)} ticks, {report.get('missed_ticks', 0)} missed",
         f"moves: {moves}; reverts: {report.get('reverts', 0)}; refused: {report.get('refused', 0)}",
         f"controller: {100 * report.get('cpu_fraction_of_core', 0):.2f} % of a core, {report.get('rss_mb', 0)} MB",
-        "everything was left in force for the next run" if report.get("left_in_force") else "everything was put back",
+        became,
     ]
     return "stopped: " + "; ".join(parts)
 

@@ -339,6 +339,23 @@ def test_at_exit_leaves_a_restart_alone(call: Any, tmp_path: Path) -> None:  # n
     assert knob.read_text() == "theirs"
 
 
+@pytest.mark.parametrize(("code", "value"), [("killed", "theirs"), ("dumped", "theirs"), ("exited", "ours")])
+def test_at_exit_puts_back_what_a_killed_main_process_did_not_leave(
+    call: Any,  # noqa: ANN401
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    value: str,
+) -> None:
+    """The mark is of an earlier daemon where systemd says that this one ended by a signal."""
+    knob = run_that_ended(tmp_path, ExitPolicy.RESTORE)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / RESUME_NAME).write_text("{}")
+    monkeypatch.setenv("EXIT_CODE", code)
+    assert call("--at-exit").exit_code == 0
+    assert knob.read_text() == value
+
+
 def test_policy_is_journalled_as_it_is_set(tmp_path: Path) -> None:
     """Every field of the settings is in the file's first line."""
     policy = ExitSettings(disk=ExitPolicy.SAFE, rest=ExitPolicy.HOLD)

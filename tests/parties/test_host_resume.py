@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from parties.enforcer import Outcome
-from parties.host import POLL_AT_START_NS, HostPlatform, Monitors, refs_at_start
+from parties.host import POLL_AT_START_NS, HostPlatform, Monitors, StoppedError, refs_at_start
 from parties.in_force import InForce, read_in_force
 from parties.knob import Effect, KnobRef, KnobWrite
 from parties.model import (
@@ -131,6 +131,25 @@ def test_a_start_that_waits_for_slow_writes_gives_signs_of_life() -> None:
     platform.start(HELD, best_effort_idle_class=False, sharing={})
     assert sleeps.now_ns > 10 * POLL_AT_START_NS
     assert max(after - before for before, after in pairwise([0, *signs, sleeps.now_ns])) <= 2 * POLL_AT_START_NS
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_a_start_that_waits_for_slow_writes_heeds_a_stop_at_the_next_look(looks: int) -> None:
+    """Asked before or while it waits, it ends within one look, in no failure, and plans nothing more."""
+    parts, signs = Parts(polls_until_done=10_000), list[int]()
+
+    def alive(now_ns: int) -> None:
+        signs.append(now_ns)
+        if len(signs) == looks:
+            platform.stop()
+
+    platform, sleeps = platform_of(parts, alive)
+    if not looks:
+        platform.stop()
+    with pytest.raises(StoppedError):
+        platform.start(HELD, best_effort_idle_class=False, sharing={})
+    assert sleeps.now_ns <= looks * POLL_AT_START_NS
+    assert bool(parts.applied) == bool(looks)
 
 
 def test_cpus_stay_where_an_earlier_daemon_put_them() -> None:

@@ -35,6 +35,7 @@ from parties.settings import (
     NodeSettings,
     ServiceSettings,
 )
+from parties.signals import held
 
 TARGET_NS = 10 * MS
 RELAXED_NS = 3 * MS
@@ -160,13 +161,14 @@ class Daemon:
         with contextlib.suppress(PermissionError):  # a message that a slow test does not take at once is dropped where no room is
             theirs.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _UNREAD_BYTES)
         command = [*wrapper, python, "-m", "parties.control", "--settings-fd", str(read_fd), "--front-fd", str(theirs.fileno())]
-        self.process = subprocess.Popen(
-            [*command, *flags],
-            pass_fds=(read_fd, theirs.fileno()),
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        with held():  # as the front does
+            self.process = subprocess.Popen(
+                [*command, *flags],
+                pass_fds=(read_fd, theirs.fileno()),
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **(environment or {})},
+            )
         os.close(read_fd)
         theirs.close()
 
