@@ -475,7 +475,7 @@ def test_the_slow_writer_process_sets_properties(rig: Rig, monkeypatch: pytest.M
     try:
         ticket = writer.submit(rig.layer.group(WEB).cpus.ref, "1-2", 0)
         results: list[SlowResult] = []
-        for _ in range(500):
+        for _ in range(6000):
             results = writer.poll(0)
             if results:
                 break

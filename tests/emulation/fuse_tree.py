@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 ROOT = Path(__file__).parents[2]
 _MESSAGE_BYTES = 1 << 20
-_MOUNT_LIMIT_S = 20.0
+_MOUNT_LIMIT_S = 120.0
 
 
 class Tree(Protocol):

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _CLONE_NEWNS = 0x20000
-_LIMIT_S = 60
+_LIMIT_S = 300
 _MOUNTS = """
 set -e
 mount --make-rprivate /

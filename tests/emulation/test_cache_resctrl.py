@@ -381,7 +381,7 @@ class running:  # noqa: N801 (a context manager)
 
 def threads_of(process: subprocess.Popen[bytes], count: int) -> set[str]:
     """The numbers of its threads once there are so many."""
-    for _ in range(500):
+    for _ in range(12_000):
         found = {task.name for task in Path(f"/proc/{process.pid}/task").iterdir()}
         if len(found) >= count:
             return found

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import children, gone, until
 
 from actuators.cache.pqos import PqosActuator
 from actuators.cache.pqos_knobs import LOOK
@@ -191,7 +192,9 @@ def test_a_kill_in_the_middle_is_restored(stage: Stage) -> None:
     while len(stage.resctrl.log()) == placement_writes:
         time.sleep(0.002)
     assert stage.slow.pid is not None
+    (pqos,) = children(stage.slow.pid)
     os.kill(stage.slow.pid, signal.SIGKILL)
     stage.resctrl.release()  # pqos goes on without its parent
+    until(lambda: gone(pqos), "pqos does not end")
     assert restore(stage.state / JOURNAL_NAME, KINDS).complete
     assert stage.groups() == before

@@ -6,11 +6,13 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from daemon_kit import CONTENT_NS, Daemon, Feeder, Site
+from waiting import children, until
 
 from actuators.cgroup.group import Controller
 from parties.cli import main
@@ -54,13 +56,23 @@ def test_verify_beside_a_daemon_and_after_it(site: Site, feeder: MakeFeeder) -> 
     assert site.values() == before
 
 
+def watches(pid: int, directory: Path) -> bool:
+    """Whether a process is told by fanotify(7) of writes in a directory."""
+    mark = f"fanotify ino:{directory.stat().st_ino:x} "
+    try:
+        return any(mark in file.read_text() for file in Path(f"/proc/{pid}/fdinfo").iterdir())
+    except OSError:  # a descriptor was closed meanwhile
+        return False
+
+
 def test_the_writer_is_named(site: Site, feeder: MakeFeeder) -> None:
     """A shell that changes a value is named with its number, although it has long ended when the daemon notices."""
     feeder("web", CONTENT_NS)
     quota = site.web.directory(Controller.CPU) / "cpu.cfs_quota_us"
     with Daemon(site.settings) as daemon:
         daemon.started().tick()
-        shell = subprocess.Popen(["sh", "-c", f"sleep 1.5; echo 7777 > {quota}"])
+        until(lambda: any(watches(helper, quota.parent) for helper in children(daemon.process.pid)), "nobody watches")
+        shell = subprocess.Popen(["sh", "-c", f"echo 7777 > {quota}"])
         shell.wait()
         named = daemon.event("written by")
         assert named.startswith("cgroup1.cpu-bandwidth:")

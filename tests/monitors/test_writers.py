@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from monitors.writers import KIND, WritersKnob, WriteWatch, described, suspects
 
@@ -69,7 +70,7 @@ def write_from_another_process(file: Path) -> int:
     return int(child.stdout.readline())
 
 
-def seen_within(watch: WriteWatch, seconds: float = 10) -> dict[str, str]:
+def seen_within(watch: WriteWatch, seconds: float = 120) -> dict[str, str]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if seen := watch.seen():
@@ -90,8 +91,7 @@ def test_the_kernel_names_the_writer(tmp_path: Path) -> None:
     (ours / "mine").write_text("1")
     # The child is there until its write has been judged: whose child a process was cannot be told once it has ended.
     with subprocess.Popen(["sh", "-c", f"echo 1 > {ours}/child; read _"], stdin=subprocess.PIPE):
-        while not (ours / "child").exists():
-            time.sleep(0.005)
+        until(lambda: (ours / "child").exists() and (ours / "child").read_text() != "")
         pid = write_from_another_process(ours / "knob")
         seen = seen_within(watch)
     assert list(seen) == [str(ours / "knob")]

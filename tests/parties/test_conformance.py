@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import ahead_of_others
 
 from monitors.histogram_message import Window, encode_window
 from parties.conformance import Checker, ConformanceError, Verdict, main, run
@@ -39,8 +40,8 @@ with HistogramClient(os.environ["PARTIES_HISTOGRAM_SOCKET"], os.environ["PARTIES
 """
 
 SILENT_CLIENT = """
-import socket, sys, time
-sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+import _socket, sys, time
+sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 sock.connect(sys.argv[1])
 sock.send(b'{"version": 1, "service": "typo"}')
 print(sock.recv(65536), file=sys.stderr)
@@ -50,7 +51,8 @@ time.sleep(60)
 
 def test_the_python_client_conforms() -> None:
     """Threads, failures, unsent requests and an idle time, through a real socket."""
-    verdict = run([sys.executable, "-c", PYTHON_CLIENT], duration_ns=10_000 * MS)
+    with ahead_of_others():  # a window that comes late is a violation
+        verdict = run([sys.executable, "-c", PYTHON_CLIENT], duration_ns=60_000 * MS)
     assert verdict.violations == []
     assert verdict.conforms
     assert (verdict.scheduled, verdict.completed, verdict.failed, verdict.unsent) == (132, 108, 12, 12)
@@ -59,12 +61,12 @@ def test_the_python_client_conforms() -> None:
 
 def test_the_command_line_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     """Readable, or JSON, with the exit code; the command is ended when its time is over."""
-    command = ["--duration", "700ms", "--json", "--", sys.executable, "-c", SILENT_CLIENT, "{socket}"]
+    command = ["--duration", "1500ms", "--json", "--", sys.executable, "-I", "-S", "-c", SILENT_CLIENT, "{socket}"]
     assert main(command) == 1
     verdict = json.loads(capsys.readouterr().out)
     assert not verdict["conforms"]
     assert {finding["rule"] for finding in verdict["violations"]} == {"schema", "silence"}
-    assert main(["--duration", "200ms", sys.executable, "-c", "raise SystemExit(3)"]) == 1
+    assert main(["--duration", "60s", sys.executable, "-c", "raise SystemExit(3)"]) == 1
     out = capsys.readouterr().out
     assert "command: the command ended by itself with exit code 3" in out
     assert out.endswith("does not conform\n")
@@ -88,12 +90,9 @@ def test_what_cannot_be_tried_is_exit_code_two(tmp_path: Path, capsys: pytest.Ca
 def test_the_socket_and_the_children_are_gone_afterwards(tmp_path: Path) -> None:
     """A command that does not want to end is ended, with what it started."""
     path = tmp_path / "s"
-    script = (
-        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(child.pid)); time.sleep(60)"
-    )
     pid_file = tmp_path / "pid"
-    verdict = run([sys.executable, "-c", script, str(pid_file)], duration_ns=500 * MS, socket_path=path)
+    script = f"trap '' TERM; sleep 60 & echo $! > {pid_file}; wait"
+    verdict = run(["sh", "-c", script], duration_ns=500 * MS, socket_path=path)
     assert not verdict.conforms
     assert not path.exists()
     state = subprocess.run(["ps", "-o", "stat=", "-p", pid_file.read_text()], capture_output=True, text=True, check=False).stdout

@@ -187,6 +187,8 @@ def move_at_random(state: Path, seed: int, draws: Sequence[Draw], slow: tuple[Dr
 
 def killed_daemon(seed: int, arguments: Sequence[object], longest_s: float = 0.03) -> None:
     """Run ``move_at_random`` in a process of its own and kill it at a random moment; one in eight while it starts up."""
+    from waiting import children, gone, until  # noqa: PLC0415 - the process for slow writes, which has this module, has not that one
+
     rng = random.Random(-seed)  # noqa: S311 - moments of a test
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -195,8 +197,10 @@ def killed_daemon(seed: int, arguments: Sequence[object], longest_s: float = 0.0
     if seed % 8:
         ours.recv()
     time.sleep(rng.random() * longest_s)
+    helpers = children(process.pid)
     process.kill()
     process.join()
     ours.close()
     theirs.close()
-    time.sleep(0.01)  # the process for slow writes dies with its parent, but not before it
+    for helper in helpers:  # the process for slow writes dies with its parent, but not before it
+        until(lambda helper=helper: gone(helper), "the process for slow writes lives on")  # type: ignore[misc]

@@ -22,6 +22,21 @@ def until(condition: Callable[[], bool], trouble: str = "waited in vain", limit_
         time.sleep(_PAUSE_S)
 
 
+def children(pid: int | None) -> list[int]:
+    """The processes that the main thread of a process has started and that are not yet gone."""
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def remove_group(directory: Path) -> None:
     """Remove a control group whose last process may still be on its way out."""
     until(lambda: _removed(directory), f"{directory} cannot be removed")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from daemon_kit import RELAXED_NS, TARGET_NS, TOUCHED, VIOLATING_NS
+from waiting import LIMIT_S, children, gone, until
 
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, Direction
 from actuators.cgroup.v1 import ControlGroupV1
@@ -49,7 +50,6 @@ from tests.emulation.fuse_tree import Mounted
 MIB = 1 << 20
 INTERVAL_NS = 20 * MS
 WINDOW_NS = INTERVAL_NS // 5
-LIMIT_S = 30.0
 FULL_MASK = 0xFFFFF
 POLICY_FILES = ("scaling_governor", "scaling_min_freq", "scaling_max_freq", "scaling_setspeed")
 
@@ -141,6 +141,7 @@ class ForkedDaemon:
         self.settings = settings
         self.messages: list[dict[str, Any]] = []
         self.ended: int | None = None
+        self._helpers: set[int] = set()
         self._front, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._front.setblocking(False)
         self.pid = os.fork()
@@ -178,6 +179,7 @@ class ForkedDaemon:
     def signal(self, number: signal.Signals) -> None:
         """Send one."""
         if self.ended is None:
+            self._helpers |= set(self.children())
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -185,13 +187,13 @@ class ForkedDaemon:
         self.poll()
         self.signal(signal.SIGKILL)
         self.until(lambda: False)
+        for helper in self._helpers:  # they die with it, but not before it
+            until(lambda helper=helper: gone(helper), "a helper lives on")  # type: ignore[misc]
         self._front.close()
 
     def children(self) -> list[int]:
         """The processes for slow writes and upkeep."""
-        with contextlib.suppress(FileNotFoundError):
-            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
-        return []
+        return children(self.pid)
 
     def trouble(self) -> str:
         """Why it ended by itself."""

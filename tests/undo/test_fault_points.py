@@ -285,7 +285,7 @@ def _set(ref: KnobRef, writer: SlowWriter) -> SlowResult:
 
 
 def _until(poll: Callable[[], list[SlowResult]]) -> list[SlowResult]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (results := poll()):
         assert time.monotonic() < deadline
         time.sleep(0.002)

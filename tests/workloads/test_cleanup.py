@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, gone
 
 from workloads.cleanup import clean, members, send_signal
 from workloads.machine import cgroup_mounts, cpu_plan
@@ -21,7 +22,6 @@ from workloads.sandbox import PREFIX, Sandbox, SandboxError, living, sweep
 
 SEED = 7
 KILLED_AT = 12  # moments
-LIMIT_S = 30.0
 
 # A run like the demo's: it makes a sandbox, groups and processes, some of which have children and ignore SIGTERM, one of which is
 # frozen. Its daemon writes down whether the load was still there when it was stopped.
@@ -65,7 +65,7 @@ def traces(run: str) -> list[str]:
     for directory in (Path("/run/netns"), Path(tempfile.gettempdir())):
         found += [str(path) for path in directory.glob(f"{name}*")]
     for directory in Path("/proc").iterdir():
-        if directory.name.isdigit() and directory.name != str(os.getpid()):
+        if directory.name.isdigit() and directory.name != str(os.getpid()) and not gone(int(directory.name)):
             try:
                 words = (directory / "cmdline").read_bytes().decode(errors="replace")
                 groups = (directory / "cgroup").read_text()
@@ -98,7 +98,7 @@ def stuck(notes: tuple[str, ...]) -> list[str]:
     return [note for note in notes if "cannot be removed" in note]
 
 
-def gone(run: str) -> bool:
+def nothing_left(run: str) -> bool:
     return not traces(run)
 
 
@@ -134,7 +134,7 @@ def test_process_is_not_mistaken_for_a_later_one_with_its_number() -> None:
         assert not send_signal(other, signal.SIGKILL)
         assert child.poll() is None
         assert send_signal(ProcessId.parse(str(meant)), signal.SIGKILL)
-        assert child.wait(5) == -signal.SIGKILL
+        assert child.wait(LIMIT_S) == -signal.SIGKILL
     assert not meant.alive()
     assert not send_signal(meant, signal.SIGKILL)
 
@@ -225,7 +225,7 @@ class TestKernel:
             assert stuck(sweep(tmp_path, {})) == []  # of a run that had made nothing yet there is only the manifest
             # A program that was being started when the run ended finds its group gone, and ends by itself; a janitor that was being
             # started writes itself into the manifest once more, and takes it away.
-            assert wait_until(partial(gone, run)), f"moment {moment}: {traces(run)}"
+            assert wait_until(partial(nothing_left, run)), f"moment {moment}: {traces(run)}"
             assert wait_until(lambda: not list(tmp_path.glob("*.manifest")))
             process.stdout.close()
 
@@ -241,7 +241,7 @@ class TestKernel:
         process.send_signal(number)
         process.wait()
         assert wait_until(lambda: not list(tmp_path.glob("*.manifest")))
-        assert wait_until(partial(gone, run)), traces(run)
+        assert wait_until(partial(nothing_left, run)), traces(run)
         assert (tmp_path / "stopped-first").exists()
         process.stdout.close()
 

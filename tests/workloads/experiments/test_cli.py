@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import fake_experiment
 import pytest
+from waiting import gone, until
 
 from parties.cli import main
 from workloads.experiments import registry
@@ -142,7 +144,7 @@ def test_ctrl_c_keeps_finished_points(tmp_path: Path, jobs: str) -> None:
     log = tmp_path / "log"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), fake_experiment.LOG: str(log)}
     call = [sys.executable, str(program), "fake", "--jobs", jobs, "--out", str(tmp_path / "out")]
-    started = subprocess.Popen(call, env={**environment, fake_experiment.SLOW: "0.4"}, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(call, env={**environment, fake_experiment.SLOW: "2"}, stderr=subprocess.PIPE, text=True)
     points = tmp_path / "out" / "fake.points.jsonl"
     while started.poll() is None and not (points.exists() and len(points.read_text().splitlines()) > 1):
         time.sleep(0.02)
@@ -154,7 +156,7 @@ def test_ctrl_c_keeps_finished_points(tmp_path: Path, jobs: str) -> None:
     finished = len(points.read_text().splitlines()) - 1
     assert 0 < finished < 6
     for process in {int(line.split()[1]) for line in log.read_text().splitlines()}:
-        assert not Path(f"/proc/{process}").exists()
+        until(partial(gone, process), "a process is left")
     log.unlink()
     subprocess.run(call, env=environment, check=True, capture_output=True)
     assert len(log.read_text().splitlines()) == 6 - finished
