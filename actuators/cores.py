@@ -167,7 +167,8 @@ class WholeCoresActuator:
         plan = []
         for holder in self._groups:
             cpus = set(placement.cpus.get(holder, ()))
-            nodes = {node for domain in self._domains if cpus & set(domain.cpus) for node in self._mems[domain.id]}
+            at_home = [domain for domain in self._domains if holder == BEST_EFFORT or cpus & set(domain.cpus)]
+            nodes = {node for domain in at_home for node in self._mems[domain.id]}
             if nodes:
                 plan += [KnobWrite(group.mems, format_cpu_list(nodes), holder, Effect.TAKE) for group in self._groups.of(holder)]
         return plan

@@ -142,6 +142,17 @@ def test_a_start_sets_nodes_and_cpus_from_what_the_kernel_has(layer: GroupLayerV
     assert actuator.read_back() == {KEY: {"a": 1000}, PoolKey(Resource.CORES, 3): {"b": 1000}}
 
 
+def test_best_effort_may_use_the_memory_of_every_domain(layer: GroupLayerV1, make_group: MakeGroup) -> None:
+    """A service is kept to the nodes of its home; the pool may be given cores anywhere later, and nodes are set at a start only."""
+    for path in ("/a", "/be"):
+        make_group(path)
+    actuator = WholeCoresActuator(layer, {"a": ("/a",), BEST_EFFORT: ("/be",)}, TWO, MEMS)
+    for jobs in ((1, 9), ()):
+        plan = actuator.writes(whole({"a": (4, 12), BEST_EFFORT: jobs}), None)
+        nodes = {write.holder: write.value for write in plan if write.knob.ref.address[0].endswith("cpuset.mems")}
+        assert nodes == {"a": "1", BEST_EFFORT: "0-1"}
+
+
 HOLDERS = ("a", "b", BEST_EFFORT)
 DEALS = st.lists(st.sampled_from((*HOLDERS, IDLE)), min_size=8, max_size=8).filter(lambda deal: {"a", "b"} <= set(deal))
 
