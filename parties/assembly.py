@@ -35,12 +35,13 @@ from monitors.topology import Topology
 from monitors.usage import GroupUsageMonitor, InMemoryClassifier
 from parties.enforcer import Enforcer
 from parties.foreign import NamesWriters
+from parties.homes import told_homes
 from parties.host import Events, HostPlatform, Monitors, StoppedError, refs_at_start
 from parties.in_force import IN_FORCE_NAME, InForce
 from parties.interfaces import Actuator, HasProblems, NeedsUpkeep, Policy, Tidies
 from parties.journal import JOURNAL_NAME, Journal, boot_id, read_journal
 from parties.knob import KnobRef, changed_besides
-from parties.makers import Parts, home_of, make_actuators
+from parties.makers import Parts, make_actuators
 from parties.model import BEST_EFFORT, NS_PER_S, Domain, Node, Partition, QosTarget, Resource, Service
 from parties.placement import Placement
 from parties.restore import Fate, RestoreReport, restore
@@ -142,7 +143,6 @@ class Host:
         self._topology = topology.fingerprint
         cores = settings.node.cores or CoreSettings()
         domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
-        self.services = tuple(_service(service, home_of(service, domains)) for service in settings.services)
         if self.shadow is None:
             self._meet_what_an_earlier_run_left()
         self._heed()
@@ -155,12 +155,21 @@ class Host:
         )
         for warning in self._rest.warnings():
             self._events("warning", warning)
-        self._all_actuators = make_actuators(
-            Parts(settings, self._layer, self._managed, topology, domains, found=self._found_before())
+        parts = Parts(
+            settings,
+            self._layer,
+            self._managed,
+            topology,
+            domains,
+            found=self._found_before(),
+            earlier_homes=self.earlier.left.homes if self.earlier is not None else {},
         )
+        self.services = tuple(_service(service, parts.homes[service.name]) for service in settings.services)
+        self._all_actuators = make_actuators(parts)
         for actuator in self._all_actuators.values():
             self._resources.callback(actuator.close)
-        self.node, self.notices = _node(settings.node.name, domains, self._all_actuators)
+        self.node, notices = _node(settings.node.name, domains, self._all_actuators)
+        self.notices = tuple(filter(None, (told_homes(parts.homes, domains), *notices)))
         managed = {pool.key.resource for pool in self.node.managed_pools()}
         self._actuators = {resource: actuator for resource, actuator in self._all_actuators.items() if resource in managed}
         every = self._all_actuators.values()
@@ -240,7 +249,7 @@ class Host:
     def leave(self, file: InForceFile) -> bool:
         """Leave everything in force for the daemon that follows; whether that could be said, else it has to be put back."""
         self.platform.settle(SETTLE_LIMIT_NS)
-        left = Left(os.getpid(), members_of(self._settings), network_layout(self._settings))
+        left = Left(os.getpid(), members_of(self._settings), network_layout(self._settings), self.homes)
         self._left = file.keep() and self._marked(left)
         return self._left
 
@@ -255,6 +264,11 @@ class Host:
         self._hand_back = self._asked.leaving
         if self._asked.leaving and self.earlier is None and self.shadow is None:
             self._events("warning", "asked to leave everything in force while it starts: nothing is yet, so everything is put back")
+
+    @property
+    def homes(self) -> dict[str, int]:
+        """The domain that each service lives in."""
+        return {service.name: service.home for service in self.services}
 
     def _first_partition(self, policy: Policy) -> Partition | None:
         """What the policy begins with: a fresh start, or what an earlier daemon left, as far as it had the same policy."""

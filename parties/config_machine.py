@@ -7,7 +7,7 @@ this stage is there to name them all at once and early.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from actuators.cgroup.group import ControlGroup, Controller
 from actuators.cgroup.hierarchy import Hierarchies, SetupError
 from actuators.cgroup.layer import find_layer
 from actuators.cgroup.naming import resolve
+from actuators.cores import divides
 from actuators.disk import find_disk
 from actuators.systemd.layer import SystemdLayer
 from monitors.topology import Topology, TopologyError
@@ -29,8 +30,9 @@ from parties.config_checks import (
     surely_divides_cores,
 )
 from parties.config_schema import Mistake
-from parties.makers import home_of
-from parties.model import Resource
+from parties.homes import configured_home, need, too_narrow
+from parties.makers import homes_of, pools_of_homes
+from parties.model import BEST_EFFORT, Domain, Pool, Resource
 from parties.settings import ControlSettings, CoreSettings
 from parties.units import format_cpu_list, parse_cpu_list
 
@@ -169,11 +171,35 @@ def _homes(settings: ControlSettings, machine: Machine) -> Iterator[Mistake]:
         domains = Topology.read(machine.root).managed_domains(cores.reserved_cpus, cores.managed_cpus)
     except TopologyError:
         return  # what is wrong with the CPUs is told by the others, or by the start
+    bad = list(_bad_homes(settings, domains))
+    yield from bad
+    if not bad:
+        homes = homes_of(settings, domains, root=machine.root)
+        pools = _narrow_pools(settings, domains, homes, machine)
+        yield from (Mistake(("node", resource), text) for resource, text in too_narrow(settings.services, homes, pools))
+
+
+def _bad_homes(settings: ControlSettings, domains: Sequence[Domain]) -> Iterator[Mistake]:
     for index, service in enumerate(settings.services):
         try:
-            home_of(service, domains)
+            if service.home is not None:
+                configured_home(service, domains)
         except SetupError as error:
             yield Mistake(("service", index, "home"), str(error).partition(": ")[2])
+
+
+def _narrow_pools(settings: ControlSettings, domains: Sequence[Domain], homes: Mapping[str, int], machine: Machine) -> list[Pool]:
+    """The pools of the domains that may be too small for who lives there, without those of which more is told elsewhere.
+
+    That is cores where they are too few on the whole machine (``_cpus``), and where none is handed out whole.
+    """
+    pools = pools_of_homes(settings, domains, machine.root)
+    of_cores = [pool for pool in pools if pool.key.resource is Resource.CORES]
+    holders = {service.name: ("/",) for service in settings.services} | {BEST_EFFORT: ("/",) if settings.best_effort else ()}
+    too_few = of_cores and sum(need(service, of_cores[0]) for service in settings.services) > sum(pool.total for pool in of_cores)
+    if too_few or divides(settings.node.cores or CoreSettings(), holders, domains, homes):
+        return [pool for pool in pools if pool not in of_cores]
+    return list(pools)
 
 
 def _split_cores(managed: Sequence[int], machine: Machine) -> Iterator[Mistake]:

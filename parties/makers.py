@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
-from actuators.cache.actuator import cache_actuator
+from actuators.cache.actuator import cache_actuator, ways_to_hand_out
 from actuators.cgroup.group import GroupLayer
-from actuators.cgroup.hierarchy import SetupError
 from actuators.cores import cores_actuator, divides
 from actuators.disk import DiskActuator
 from actuators.frequency.actuator import frequency_actuator
@@ -20,19 +21,20 @@ from actuators.holders import ManagedGroups
 from actuators.memory import MemoryActuator
 from actuators.network.actuator import NetworkActuator
 from monitors.topology import Topology
+from parties.homes import choose_homes
 from parties.interfaces import Actuator
 from parties.knob import KnobRef
-from parties.model import Domain, Resource
-from parties.settings import ControlSettings, ServiceSettings
-from parties.units import format_cpu_list
+from parties.model import MILLICORES_PER_CORE, Domain, Pool, PoolKey, Resource
+from parties.settings import ControlSettings, CoreDivision
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parts:
     """What actuators are made from.
 
     ``found`` are values of before an earlier daemon by knob, ``machine_bytes`` is the machine's memory (0: as the kernel says),
     ``root`` is where /proc, /sys and /dev are. ``only_ask``: nothing will be written, so that it need not be permitted.
+    ``earlier_homes`` are the homes in force that an earlier daemon left.
     """
 
     settings: ControlSettings
@@ -44,11 +46,12 @@ class Parts:
     machine_bytes: int = 0
     root: Path = Path("/")
     only_ask: bool = False
+    earlier_homes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def homes(self) -> dict[str, int]:
-        """The home domain of each service."""
-        return {service.name: home_of(service, self.domains) for service in self.settings.services}
+        """The home domain of each service. Raises SetupError for a configured one without managed cores."""
+        return homes_of(self.settings, self.domains, self.earlier_homes, self.root)
 
     @property
     def whole_cores(self) -> bool:
@@ -57,14 +60,23 @@ class Parts:
         return cores is not None and not divides(cores, self.managed, self.domains, self.homes)
 
 
-def home_of(service: ServiceSettings, domains: Sequence[Domain]) -> int:
-    """The domain that a service lives in. Raises SetupError for one without managed cores."""
-    if service.home is None:
-        return domains[0].id
-    if service.home not in {domain.id for domain in domains}:
-        known = ", ".join(f"{domain.id} (CPU {format_cpu_list(domain.cpus)})" for domain in domains)
-        raise SetupError(f"{service.name}: domain {service.home} has no managed core; set home to one that has: {known}")
-    return service.home
+def homes_of(
+    settings: ControlSettings, domains: Sequence[Domain], earlier: Mapping[str, int] = MappingProxyType({}), root: Path = Path("/")
+) -> dict[str, int]:
+    """The home domain of each service: the one place that decides it. Raises SetupError (``parties.homes``)."""
+    return choose_homes(settings.services, domains, pools_of_homes(settings, domains, root), earlier)
+
+
+def pools_of_homes(settings: ControlSettings, domains: Sequence[Domain], root: Path = Path("/")) -> tuple[Pool, ...]:
+    """What each domain has for those who live there, as far as it is known before there are actuators: whole cores, and ways.
+
+    Classes of service (CLOSIDs) limit no domain: a holder has one on the whole machine, wherever it lives.
+    """
+    cores, cache = settings.node.cores, settings.node.cache
+    whole = domains if cores is not None and cores.division is not CoreDivision.FRACTIONS else ()
+    each = MILLICORES_PER_CORE
+    in_cores = (Pool(PoolKey(Resource.CORES, domain.id), len(domain.cores) * each, step=each, floor=each) for domain in whole)
+    return (*in_cores, *(ways_to_hand_out(cache, domains, root) if cache is not None else ()))
 
 
 def make_actuators(parts: Parts) -> dict[Resource, Actuator]:

@@ -24,7 +24,7 @@ from parties.record import Timing
 from parties.settings import ControlSettings
 
 RESUME_NAME = "resume"
-RESUME_VERSION = 1
+RESUME_VERSION = 2  # 1 had no homes
 
 FIXED_POLICIES = frozenset({"equal"})
 """Policies whose start is all they do: for them what a fresh start would give is what is wanted."""
@@ -45,12 +45,14 @@ class ResumeError(Exception):
 class Left:
     """The file ``resume``: who left the values, and what they hung on besides what is in force.
 
-    ``members`` are the groups, units and containers of each holder; ``network`` is the fingerprint of the layout of classes.
+    ``members`` are the groups, units and containers of each holder; ``network`` is the fingerprint of the layout of classes;
+    ``homes`` is the domain that each service lives in.
     """
 
     pid: int
     members: Mapping[Holder, tuple[str, ...]]
     network: str
+    homes: Mapping[str, int]
     version: int = RESUME_VERSION
 
 

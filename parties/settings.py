@@ -161,7 +161,7 @@ class ServiceSettings:
     units: tuple[str, ...] = ()  # of systemd, "nginx.service"
     containers: tuple[str, ...] = ()  # "docker:NAME", "containerd:NAME", "lxc:NAME", "podman:NAME"
     percentile: float = 99.0
-    home: int | None = None  # domain; None: the first that has managed cores
+    home: int | None = None  # domain; None: services are spread over those with managed cores (parties.homes)
     ports: tuple[int, ...] = ()  # where traffic cannot be classified by control group
     stateless: bool = False
     in_memory: bool | None = None  # None: found out at the start

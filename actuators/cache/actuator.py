@@ -5,14 +5,16 @@ Where the kernel has resctrl it is used; where it has not and the processor can 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from actuators.cache.cpuid import l3_allocation
+from actuators.cache.masks import LayoutError
 from actuators.cache.pqos import PqosActuator
 from actuators.cache.resctrl import ResctrlError, read_tree
-from actuators.cache.resctrl_actuator import ResctrlActuator
+from actuators.cache.resctrl_actuator import ResctrlActuator, domain_layout
 from actuators.cgroup.group import GroupLayer
 from actuators.holders import ManagedGroups
 from parties.interfaces import Actuator
@@ -94,6 +96,21 @@ def cache_actuator(  # noqa: PLR0913 (a choice between constructors, with the ar
     except ResctrlError as error:
         return UnmanagedCache(domains, str(error))
     return ResctrlActuator(tree, settings, domains, layer=layer, managed=managed, homes=homes or {})
+
+
+def ways_to_hand_out(settings: CacheSettings, domains: Sequence[Domain], root: Path = Path("/")) -> tuple[Pool, ...]:
+    """The pools of ways as resctrl would have them; none where the kernel has none or they cannot be read. Runs no pqos."""
+    mount = resctrl_mount(settings, root) if settings.mechanism is not CacheMechanism.PQOS else None
+    if mount is None:
+        return ()
+    pools = []
+    with contextlib.suppress(ResctrlError):  # told by the actuator
+        tree = read_tree(mount)
+        for domain in (domain for domain in domains if domain.id in tree.masks):
+            with contextlib.suppress(LayoutError):
+                layout = domain_layout(tree, domain.id, settings.reserved_ways)
+                pools.append(Pool(PoolKey(Resource.CACHE, domain.id), total=layout.ways, step=1, floor=layout.least))
+    return tuple(pools)
 
 
 def resctrl_mount(settings: CacheSettings, root: Path = Path("/")) -> Path | None:

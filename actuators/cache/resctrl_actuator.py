@@ -173,13 +173,8 @@ class ResctrlActuator:
                 f"are left: others hold {who_holds(self._tree.mount)}; remove what nobody needs with rmdir"
             )
         else:
-            taken = 0
-            for group in self._tree.foreign:
-                taken |= group.masks.get(number, 0) if group.exclusive else 0
             try:
-                self._layouts[number] = way_layout(
-                    cache.full, least=cache.least, shareable=cache.shareable, taken=taken, reserved_ways=reserved_ways
-                )
+                self._layouts[number] = domain_layout(self._tree, number, reserved_ways)
             except LayoutError as error:
                 self._reasons[number] = str(error)
 
@@ -203,6 +198,15 @@ class ResctrlActuator:
                     f"{self._tree.mount / group.name}: a resctrl group of another tool, whose threads fill ways that are managed "
                     f"here (L3 {', '.join(map(str, where))}); narrow its mask, or make it exclusive so that its ways are left alone"
                 )
+
+
+def domain_layout(tree: ResctrlTree, number: int, reserved_ways: int) -> WayLayout:
+    """How the ways of a domain are divided. Raises LayoutError."""
+    taken = 0
+    for group in tree.foreign:
+        taken |= group.masks.get(number, 0) if group.exclusive else 0
+    cache = tree.cache
+    return way_layout(cache.full, least=cache.least, shareable=cache.shareable, taken=taken, reserved_ways=reserved_ways)
 
 
 def thread_directory(hierarchies: Hierarchies, path: str) -> str:

@@ -91,6 +91,36 @@ def test_a_home_needs_managed_cores(machine: Machine) -> None:
     )
 
 
+DB = """\
+[[service]]
+name = "db"
+target = "10ms"
+cgroup = "/db"
+minimum = { cores = "2 cores" }
+"""
+
+
+def test_a_domain_too_narrow_for_who_lives_there_is_a_mistake(machine: Machine) -> None:
+    """Two sockets of four cores: what does not fit into one is told by domain, unless the whole machine is too small or it spreads."""
+    (machine.root / "sys/devices/system/cpu/online").write_text("0-7\n")
+    for cpu in range(8):
+        topology = machine.root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True, exist_ok=True)
+        (topology / "core_cpus_list").write_text(f"{cpu}\n")
+        (topology / "physical_package_id").write_text(f"{cpu // 4}\n")
+    for controller in ("cpu", "cpuset", "memory"):
+        (machine.root / "sys/fs/cgroup" / controller / "db").mkdir()
+    web = TEXT.replace('reserved = "0,2"\n', "") + "home = 0\nminimum = { cores = '3 cores' }\n"
+    assert found(machine, web + DB) == ""
+    assert found(machine, web + DB + "home = 0\n") == (
+        "line 4, node.cores: domain 0 has 4000 millicores, and the services that live there need 5000 at least (web 3000, db 2000); "
+        "lower a minimum, or set home of one of them to another domain"
+    )
+    too_much = found(machine, web + DB.replace("2 c", "6 c"))
+    assert "cannot give each service its floor" in too_much
+    assert "domain" not in too_much
+
+
 BATCH = '[[best_effort]]\nname = "batch"\ncgroup = "/batch"\n'
 
 

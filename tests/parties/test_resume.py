@@ -191,7 +191,7 @@ def in_force(**changes: object) -> InForce:
 
 
 def left(**changes: object) -> Left:
-    return replace(Left(7, {"a": ("/a",)}, "x"), **changes)  # type: ignore[arg-type]
+    return replace(Left(7, {"a": ("/a",)}, "x", {"a": 3}), **changes)  # type: ignore[arg-type]
 
 
 def test_what_was_left_is_taken_up_once(tmp_path: Path) -> None:
@@ -232,7 +232,26 @@ def test_what_does_not_fit_is_refused_and_gone(tmp_path: Path, found: InForce | 
     assert take_up(tmp_path, boot_id=BOOT, topology=SHAPE) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"version": 1}', '{"version": 1, "pid": "x", "members": {}, "network": ""}'])
+def test_a_mark_without_homes_is_of_another_version(tmp_path: Path) -> None:
+    """Who wrote it had every service in the first domain: nothing is gone on with, so that nobody changes domain unsaid."""
+    write_in_force(tmp_path / IN_FORCE_NAME, in_force())
+    (tmp_path / "resume").write_text('{"pid": 7, "members": {"a": ["/a"]}, "network": "x", "version": 1}')
+    with pytest.raises(ResumeError, match="of version 1, this is version 2"):
+        take_up(tmp_path, boot_id=BOOT, topology=SHAPE)
+
+
+DAMAGED = [
+    "",
+    "{",
+    "[]",
+    "7",
+    '{"version": 2}',
+    '{"version": 2, "pid": "x", "members": {}, "network": "", "homes": {}}',
+    '{"version": 2, "pid": 7, "members": {}, "network": "", "homes": {"a": "0"}}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_mark_is_refused(tmp_path: Path, text: str) -> None:
     """Whatever the file holds, it is one message."""
     write_in_force(tmp_path / IN_FORCE_NAME, in_force())
@@ -277,7 +296,13 @@ def test_a_mark_that_cannot_be_written_is_an_error_and_no_mark(
 def test_the_mark_is_written_whole(tmp_path: Path) -> None:
     """Readable by others than its decoder, and nothing else is left beside it."""
     leave(tmp_path, left())
-    assert json.loads((tmp_path / "resume").read_text()) == {"pid": 7, "members": {"a": ["/a"]}, "network": "x", "version": 1}
+    assert json.loads((tmp_path / "resume").read_text()) == {
+        "pid": 7,
+        "members": {"a": ["/a"]},
+        "network": "x",
+        "homes": {"a": 3},
+        "version": 2,
+    }
     assert [file.name for file in tmp_path.iterdir()] == ["resume"]
 
 
