@@ -151,9 +151,10 @@ class FrontFeed:
         self._send({"version": MESSAGE_VERSION, "type": "event", "level": level, "text": text})
 
     def started(self, node: Node, services: Mapping[str, Service], body: Mapping[str, object]) -> None:
-        """Tell that the loop begins on this node."""
+        """Tell that the loop begins on this node; where it has several domains, who lives in which."""
         self._node, self._services = node, services
-        self._send({"version": MESSAGE_VERSION, "type": "started", **body})
+        homes = {name: service.home for name, service in services.items()} if len(node.domains) > 1 else {}
+        self._send({"version": MESSAGE_VERSION, "type": "started", "homes": homes, **body})
 
     def stopped(self, report: Mapping[str, object]) -> None:
         """Tell that everything was put back, and what the run was."""

@@ -258,7 +258,10 @@ def _reason(tick: Message) -> str:
 
 def _services_table(recent: Recent, *, width: int, ascii_only: bool) -> Table:
     table = _table()
+    homes = recent.started.get("homes")
     table.add_column("service", no_wrap=True, max_width=20)
+    if homes:
+        table.add_column("home", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("latency/target", justify="right", no_wrap=True)
     table.add_column("trend", no_wrap=True)
@@ -271,6 +274,7 @@ def _services_table(recent: Recent, *, width: int, ascii_only: bool) -> Table:
         unsent = f" -{service['unsent']}" if service["unsent"] else ""
         table.add_row(
             name,
+            *([str(homes.get(name, ""))] if homes else []),
             Text(service["state"], _STATE_STYLES.get(service["state"], "")),
             Text(f"{latency_text(service['latency_ns'])}/{latency_text(service['target_ns'])}", _slack_style(slack)),
             trend(ratios, ascii_only=ascii_only),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from monitors.topology import TopologyError
 from parties.commands.errors import EXIT_MISTAKE, EXIT_OK
 from parties.config import ConfigError, Configuration, Problem, load
 from parties.config_machine import check_machine
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What became of a check: ``verdicts`` are the doctor's of what is asked for, empty where the machine was not looked at."""
+    """What became of a check: ``verdicts`` are the doctor's of what is asked for, empty where the machine was not looked at.
+
+    ``homes`` is the domain that each service would live in after a fresh start, empty where there is one domain only.
+    """
 
     problems: Sequence[Problem]
     settings: ControlSettings | None = None
     verdicts: Mapping[Resource, Verdict] = field(default_factory=dict)
+    homes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -57,7 +63,7 @@ def check(file: Path, *, no_machine: bool, as_json: bool) -> int:
     elif checked.settings is not None and checked.good:
         for problem in checked.problems:
             click.echo(f"{file}: {problem}", err=True)
-        click.echo(f"{file}: good: {_summary(checked.settings, checked.verdicts)}")
+        click.echo(f"{file}: good: {_summary(checked.settings, checked)}")
     else:
         click.echo(f"parties: {ConfigError(str(file), checked.problems)}", err=True)
     return EXIT_OK if checked.good else EXIT_MISTAKE
@@ -91,7 +97,15 @@ def _examine(file: Path, *, machine: bool) -> _Checked:
     mistakes = check_machine(configuration, subject.machine)
     found = asked.reports(subject)
     every = sorted([*mistakes, *asked.problems(configuration, found, mistakes)], key=lambda problem: problem.line or 0)
-    return _Checked(every, configuration.settings, {resource: report.verdict for resource, report in found.items()})
+    verdicts = {resource: report.verdict for resource, report in found.items()}
+    return _Checked(every, configuration.settings, verdicts, {} if mistakes else _homes(subject))
+
+
+def _homes(subject: Subject) -> Mapping[str, int]:
+    """Who would live where, if there is more than one domain; nothing where the machine's shape cannot be read."""
+    with contextlib.suppress(TopologyError):
+        return subject.homes if len(subject.domains) > 1 else {}
+    return {}
 
 
 def _as_json(file: Path, checked: _Checked) -> dict[str, object]:
@@ -100,12 +114,14 @@ def _as_json(file: Path, checked: _Checked) -> dict[str, object]:
         for problem in checked.problems
     ]
     verdicts = {resource.value: verdict.value for resource, verdict in checked.verdicts.items()}
-    return {"version": 1, "file": str(file), "ok": checked.good, "problems": listed, "verdicts": verdicts}
+    body = {"version": 1, "file": str(file), "ok": checked.good, "problems": listed, "verdicts": verdicts}
+    return {**body, "homes": dict(checked.homes)}
 
 
-def _summary(settings: ControlSettings, verdicts: Mapping[Resource, Verdict]) -> str:
+def _summary(settings: ControlSettings, checked: _Checked) -> str:
     asked = [resource for resource in Resource if getattr(settings.node, resource.value) is not None]
-    managed = [resource.value for resource in asked if verdicts.get(resource) is not Verdict.NOT_MANAGED]
-    services = ", ".join(service.name for service in settings.services)
+    managed = [resource.value for resource in asked if checked.verdicts.get(resource) is not Verdict.NOT_MANAGED]
+    names = (service.name for service in settings.services)
+    services = ", ".join(f"{name} (domain {checked.homes[name]})" if name in checked.homes else name for name in names)
     jobs = ", ".join(job.name for job in settings.best_effort) or "none"
     return f"services {services}; best-effort jobs {jobs}; manages {', '.join(managed) or 'nothing'}; policy {settings.policy}"

@@ -10,6 +10,7 @@ from parties.doctor import control_groups
 from parties.doctor.examine import Specialist, counted
 from parties.doctor.model import Lack, Offer, Weight
 from parties.doctor.subject import Subject
+from parties.homes import told_homes
 from parties.interfaces import Actuator
 from parties.model import MILLICORES_PER_CORE, Pool
 from parties.units import format_cpu_list, parse_cpu_list
@@ -30,7 +31,9 @@ def describe(subject: Subject, actuator: Actuator, pools: Sequence[Pool]) -> Off
     total = sum(pool.total for pool in pools if pool.managed) // MILLICORES_PER_CORE
     version = control_groups.version_of(subject, Controller.CPUSET)
     plural = "" if threads == "1" else "s"
-    return Offer(f"CPU sets ({version})", "core", f"{counted(total, 'core')} of {threads} hardware thread{plural} in {ids}")
+    homes = told_homes(subject.homes, domains) if subject.homes else ""
+    text = f"{counted(total, 'core')} of {threads} hardware thread{plural} in {ids}"
+    return Offer(f"CPU sets ({version})", "core", "; ".join(filter(None, (text, homes))))
 
 
 def remedy(subject: Subject, reason: str) -> str:

@@ -31,7 +31,7 @@ from monitors.topology import Topology, TopologyError
 from parties.config_machine import Machine
 from parties.interfaces import Actuator
 from parties.knob import KnobError
-from parties.makers import MAKERS, Parts
+from parties.makers import MAKERS, Parts, homes_of
 from parties.model import BEST_EFFORT, Domain, Resource
 from parties.settings import (
     CacheSettings,
@@ -134,6 +134,11 @@ class Subject:
         """The managed cores. Raises TopologyError."""
         cores = self.settings.node.cores or CoreSettings()
         return Topology.read(self.root).managed_domains(cores.reserved_cpus, cores.managed_cpus)
+
+    @cached_property
+    def homes(self) -> dict[str, int]:
+        """The domain that each service would live in after a fresh start. Raises TopologyError, SetupError."""
+        return homes_of(self.settings, self.domains, root=self.root)
 
     @property
     def cpus(self) -> tuple[int, ...]:

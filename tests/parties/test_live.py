@@ -114,6 +114,15 @@ def test_fits_the_terminal(recent: Recent, width: int) -> None:
         assert "…" not in text
 
 
+def test_homes_are_shown_where_there_are_several(recent: Recent) -> None:
+    """Each service's domain stands beside its name, also in eighty columns; without homes there is no such column."""
+    assert " home " not in picture(recent, 80)
+    recent.started = {**recent.started, "homes": {"memcached": 0, "nginx": 22}}
+    lines = picture(recent, 80).splitlines()
+    assert [line.split()[:2] for line in lines if "10ms" in line] == [["memcached", "0"], ["nginx", "22"]]
+    assert all("…" not in line for line in lines)
+
+
 def test_four_resources_fit_eighty_columns() -> None:
     """Cores, memory, disk and network of a service, amounts and use, stand in one line of a small terminal."""
     message = tick(1, {"nginx": 8.0})

@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from cpuid_kit import BROADWELL, WITHOUT, Answers
@@ -17,12 +18,13 @@ from machines import DIRECTORY, Entry, entries, names, unpack
 
 from actuators.network.probe import KernelSupport
 from monitors.topology import Topology
-from parties.doctor import network
+from parties.doctor import cores, network
 from parties.doctor.model import Report, ResourceReport, Verdict, report_to_json
 from parties.doctor.report import examine
 from parties.doctor.subject import Subject
-from parties.model import Resource
-from parties.settings import CacheSettings, ControlSettings, CoreDivision, CoreSettings, NodeSettings
+from parties.interfaces import Actuator
+from parties.model import Pool, PoolKey, Resource
+from parties.settings import CacheSettings, ControlSettings, CoreDivision, CoreSettings, NodeSettings, ServiceSettings
 
 SubjectOf = Callable[[str], Subject]
 M, D, N = Verdict.MANAGED, Verdict.DEGRADED, Verdict.NOT_MANAGED
@@ -103,6 +105,15 @@ def test_offers(  # noqa: PLR0913, PLR0917 (a row of the table)
     assert offer.mechanism.startswith(mechanism)
     assert offer.unit == unit
     assert offer.range.startswith(range_)
+
+
+def test_who_would_live_where_is_told(subject_of: SubjectOf) -> None:
+    """With services that name no home the doctor says how they would be spread over the sockets."""
+    services = tuple(ServiceSettings(name, 10, ("/",)) for name in ("web", "db"))
+    given = ControlSettings(services, node=NodeSettings(cores=CoreSettings()))
+    subject = dataclasses.replace(subject_of("xeon-v2"), given=given)
+    offer = cores.describe(subject, cast("Actuator", None), [Pool(PoolKey(Resource.CORES, 0), 22000, 1000, 1000)])
+    assert offer.range.endswith("; services live in domain 0 (CPU 0-21,44-65): web; 1 (CPU 22-43,66-87): db")
 
 
 @pytest.mark.parametrize(
