@@ -26,7 +26,8 @@ _NEEDS = (Controller.MEMORY,)
 class MemoryActuator:
     """Sets memory limits. ``machine_bytes`` is what the machine has, 0 where that is not known.
 
-    Raises SetupError for a total that is under one step or over what the machine has, GroupMissingError.
+    Raises SetupError for a total that is under one step, over what the machine has or under what best-effort jobs are to keep,
+    GroupMissingError.
     """
 
     resource = Resource.MEMORY
@@ -47,6 +48,12 @@ class MemoryActuator:
             raise SetupError(
                 f"memory: a total of {settings.total_bytes} bytes is under a step of {self._step}; set a smaller, positive step"
             )
+        self._kept = -(-settings.best_effort_minimum_bytes // self._step) * self._step
+        if self._kept > self._total:
+            raise SetupError(
+                f"memory: best-effort jobs are to keep {settings.best_effort_minimum_bytes} bytes of {self._total}; "
+                "lower best_effort_minimum"
+            )
         if machine_bytes and settings.total_bytes > machine_bytes:
             raise SetupError(
                 f"memory: a total of {settings.total_bytes} bytes, and the machine has {machine_bytes}; leave some for the system"
@@ -59,7 +66,7 @@ class MemoryActuator:
         """One pool."""
         if self._reason:
             return (Pool(self._key, managed=False, reason=self._reason),)
-        return (Pool(self._key, total=self._total, step=self._step, floor=self._step),)
+        return (Pool(self._key, total=self._total, step=self._step, floor=self._step, best_effort_floor=self._kept),)
 
     def writes(self, placement: Placement, before: Placement | None) -> Sequence[KnobWrite]:
         """Limits of every holder whose amount changes; at the start of all. Raises KnobError at the start."""

@@ -66,6 +66,7 @@ class Shared:
     total: int
     step: int
     floor: int
+    best_effort: int = 0  # what the best-effort jobs keep
 
 
 def mistakes(settings: ControlSettings) -> Iterator[Mistake]:
@@ -83,6 +84,7 @@ def mistakes(settings: ControlSettings) -> Iterator[Mistake]:
         _rest,
         _resources,
         _limits,
+        _best_effort_minimum,
         _floors,
     )
     for check in checks:
@@ -154,7 +156,9 @@ def shared_resources(settings: ControlSettings, *, managed_cores: int = 0, divid
         yield Shared(Resource.CORES, units.MILLICORES, "cores_millicores", path, (*path, "managed"), total, step, floor)
     if node.memory is not None:
         step, path = node.memory.step_bytes, ("node", "memory")
-        yield Shared(Resource.MEMORY, units.SIZE, "memory_bytes", path, (*path, "total"), node.memory.total_bytes, step, step)
+        kept = node.memory.best_effort_minimum_bytes if settings.best_effort else 0
+        total = node.memory.total_bytes
+        yield Shared(Resource.MEMORY, units.SIZE, "memory_bytes", path, (*path, "total"), total, step, step, kept)
     if node.disk is not None:
         rate, path = node.disk.rate_bytes_per_s, ("node", "disk")
         step = node.disk.step_bytes_per_s or rate // _DISK_STEPS
@@ -165,13 +169,15 @@ def shared_resources(settings: ControlSettings, *, managed_cores: int = 0, divid
 
 
 def floor_mistakes(settings: ControlSettings, shared: Shared) -> Iterator[Mistake]:
-    """Whether a resource is enough for every service's floor together (invariant 2)."""
+    """Whether a resource is enough for every service's floor, and what best-effort jobs keep, together (invariant 2)."""
     if shared.total < shared.step or not shared.step:
         return
     needs = {
         service.name: max(shared.floor, -(-getattr(service.minimum, shared.amount_field) // shared.step) * shared.step)
         for service in settings.services
     }
+    if shared.best_effort:
+        needs["best effort"] = -(-shared.best_effort // shared.step) * shared.step
     if sum(needs.values()) <= shared.total // shared.step * shared.step:
         return
     show = shared.quantity.format
@@ -183,6 +189,16 @@ def floor_mistakes(settings: ControlSettings, shared: Shared) -> Iterator[Mistak
         f"{remedy}, lower the step or the minimums, or move a service elsewhere",
         (shared.path, *_each(settings, "minimum")),
     )
+
+
+def _best_effort_minimum(settings: ControlSettings) -> Iterator[Mistake]:
+    memory = settings.node.memory
+    if memory is not None and memory.best_effort_minimum_bytes and not settings.best_effort:
+        yield Mistake(
+            ("node", "memory", "best_effort_minimum"),
+            "has no effect, as there are no best-effort jobs; add [[best_effort]] or take it out",
+            (("best_effort",),),
+        )
 
 
 def _each(settings: ControlSettings, key: str) -> tuple[Path, ...]:

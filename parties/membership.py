@@ -119,5 +119,5 @@ class Membership:
         return tuple(moves)
 
     def _available(self, key: PoolKey, giver: Holder, wanted: int, observation: Observation) -> int:
-        step = self._node.pools[key].step
-        return min(wanted, observation.partition.amount(key, giver)) // step * step
+        pool = self._node.pools[key]
+        return max(0, min(wanted, pool.spare(giver, observation.partition.amount(key, giver)))) // pool.step * pool.step

@@ -81,7 +81,8 @@ class Pool:
     """How much of one resource there is, in which steps it moves, and whether it is managed at all.
 
     ``total`` is a multiple of ``step`` (what is over belongs to nobody's partition). ``floor`` is the least that a service
-    keeps (at least one step, invariant 2). Frequency has ``levels`` in ascending Hz instead, the last of them being turbo where
+    keeps (at least one step, invariant 2), ``best_effort_floor`` what the best-effort pool keeps, 0 if it may lose everything.
+    Frequency has ``levels`` in ascending Hz instead, the last of them being turbo where
     there is ``turbo``; its total and step are 0.
     """
 
@@ -93,6 +94,7 @@ class Pool:
     managed: bool = True
     reason: str = ""  # why it is not managed
     turbo: bool = True  # whether the last level is turbo
+    best_effort_floor: int = 0
 
     def __post_init__(self) -> None:
         if not self.managed:
@@ -102,8 +104,14 @@ class Pool:
                 raise InvariantError(f"{self.key}: total {self.total} is not a positive multiple of step {self.step}")
             if self.floor < self.step or self.floor % self.step:
                 raise InvariantError(f"{self.key}: floor {self.floor} is not a multiple of step {self.step}, at least one")
+            if not 0 <= self.best_effort_floor <= self.total or self.best_effort_floor % self.step:
+                raise InvariantError(f"{self.key}: {self.best_effort_floor} for best effort is no multiple of step {self.step}")
         elif list(self.levels) != sorted(set(self.levels)) or not self.levels:
             raise InvariantError(f"{self.key}: levels must ascend and not be empty: {self.levels}")
+
+    def spare(self, holder: Holder, amount: int) -> int:
+        """What idle or the best-effort pool, which holds that much, may give of it."""
+        return amount - self.best_effort_floor if holder == BEST_EFFORT else amount
 
     @property
     def nominal_level(self) -> int:

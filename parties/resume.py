@@ -207,8 +207,9 @@ def resumed_partition(
     """The partition to go on with: what everybody had, changed as little as the services and pools of now ask for.
 
     Removed services leave their amounts to the best-effort pool, else to idle; added ones get their floor from idle, then from the
-    best-effort pool, then step by step from whoever has most above its own floor. A pool that is new, or whose total or steps are
-    not what they were, is split as in ``fresh``, the partition of a fresh start, which also says which pools are partitioned.
+    best-effort pool, then step by step from whoever has most above its own floor, and the best-effort pool gets what it is
+    to keep in the same way. A pool that is new, or whose total or steps are not what they were, is split as in ``fresh``, the
+    partition of a fresh start, which also says which pools are partitioned.
     """
     amounts = {}
     for key, start in fresh.amounts.items():
@@ -261,6 +262,8 @@ def _shares(pool: Pool, members: Sequence[Service], held: Mapping[Holder, int], 
         now[recipient] += excess
     for name, floor in floors.items():
         _raise_to(floor, name, now, floors, pool.step)
+    if best_effort:
+        _raise_to(pool.best_effort_floor, BEST_EFFORT, now, floors, pool.step)
     return now
 
 

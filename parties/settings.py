@@ -104,6 +104,7 @@ class MemorySettings:
 
     total_bytes: int
     step_bytes: int = 1_000_000_000
+    best_effort_minimum_bytes: int = 0  # the least that the best-effort jobs keep together; 0: they may lose all of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
@@ -75,7 +75,8 @@ class Exchange:
     """What can be moved in one interval.
 
     ``closed`` are the pools with a pending move, ``engaged`` the services that may take part in no move now (the policy keeps it up
-    to date as it judges), and ``recipient`` is who gets what is taken from a service: the best-effort pool, or idle.
+    to date as it judges), and ``recipient`` is who gets what is taken from a service: the best-effort pool, or idle. ``withheld``
+    is what the best-effort pool cannot be brought under, as it uses it: less was refused.
     """
 
     pools: Pools
@@ -86,10 +87,16 @@ class Exchange:
     closed: frozenset[PoolKey]
     engaged: AbstractSet[str]
     recipient: Holder
+    withheld: Mapping[PoolKey, int] = field(default_factory=dict)
 
     def amount(self, pool: Pool, holder: Holder) -> int:
         """What a holder has."""
         return self._held(pool).get(holder, 0)
+
+    def spare(self, pool: Pool, holder: Holder) -> int:
+        """What idle or the best-effort pool may be asked for; negative where it has less than it should keep."""
+        held = self.amount(pool, holder)
+        return min(pool.spare(holder, held), held - self.withheld.get(pool.key, 0)) if holder == BEST_EFFORT else held
 
     def _held(self, pool: Pool) -> Mapping[Holder, int]:
         return self.observation.partition.amounts.get(pool.key, _NOTHING)
@@ -148,7 +155,7 @@ class Exchange:
         reason = Reason.DOWNSIZE_REVERTED
         if self._next_amount(service, pool) is None:
             return None
-        if not pool.key.resource.shared_pool or self.amount(pool, downsize.taker or IDLE) >= downsize.amount:
+        if not pool.key.resource.shared_pool or self.spare(pool, downsize.taker or IDLE) >= downsize.amount:
             return downsize.reversed(self.observation.tick, reason)
         found = self._victim(service, pool)
         return None if found is None else self.move(pool, found[0], service.name, reason)
@@ -190,7 +197,7 @@ class Exchange:
     def _victim(self, service: Service, pool: Pool) -> tuple[Holder, Reason] | None:
         held = self._held(pool)
         for holder, reason in _FIRST_VICTIMS:
-            if held.get(holder, 0) >= pool.step:
+            if self.spare(pool, holder) >= pool.step:
                 return holder, reason
         others = [other for other in self.services if other.name in held and self._may_give(other, service, pool)]
         if pool.key.resource is not Resource.MEMORY:

@@ -17,8 +17,8 @@ def fair_start(node: Node, services: Sequence[Service], *, best_effort: bool) ->
     """The partition of a fresh start.
 
     Of each shared pool, the services of its domain and, if there are best-effort jobs, their pool are participants; idle gets what
-    nobody may take. Raises ValueError, naming pool, need and have, where the pools cannot give each service its floor, or where a
-    service's limits admit no amount.
+    nobody may take. What the best-effort pool is to keep is its floor. Raises ValueError, naming pool, need and have, where a pool
+    cannot give everybody the floor, or where a service's limits admit no amount.
     """
     amounts = {}
     for pool in node.managed_pools():
@@ -32,16 +32,18 @@ def fair_start(node: Node, services: Sequence[Service], *, best_effort: bool) ->
 
 def _deal(pool: Pool, members: Sequence[Service], *, best_effort: bool) -> dict[Holder, int]:
     floors = {service.name: -(-service.floor(pool) // pool.step) * pool.step for service in members}
-    need = sum(floors.values())
+    kept = pool.best_effort_floor if best_effort else 0
+    need = sum(floors.values()) + kept
     if need > pool.total:
+        who = f"{len(members)} services{' and best effort' if kept else ''}"
         raise ValueError(
-            f"{pool.key}: {len(members)} services need {need} {pool.key.resource.unit} at least and the pool has {pool.total}; "
+            f"{pool.key}: {who} need {need} {pool.key.resource.unit} at least and the pool has {pool.total}; "
             "lower their minimum, make the pool larger, or place a service elsewhere"
         )
     ceilings = {service.name: _ceiling(pool, service, floors[service.name]) for service in members}
     held: dict[Holder, int] = dict(floors)
     if best_effort:
-        held[BEST_EFFORT], ceilings[BEST_EFFORT] = 0, pool.total
+        held[BEST_EFFORT], ceilings[BEST_EFFORT] = kept, pool.total
     left = pool.total - need
     # A heap: a pool may have thousands of steps, and the tie-break by order comes with the tuple.
     hungry = [(held[holder], order, holder) for order, holder in enumerate(held) if held[holder] < ceilings[holder]]

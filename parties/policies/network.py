@@ -49,6 +49,6 @@ def check_network(node: Node, settings: PartiesSettings) -> None:
 def _giver(pool: Pool, exchange: Exchange, moves: Sequence[Move]) -> Holder | None:
     for holder in (IDLE, BEST_EFFORT):
         promised = sum(move.amount for move in moves if move.pool == pool.key and move.giver == holder)
-        if exchange.amount(pool, holder) - promised >= pool.step:
+        if exchange.spare(pool, holder) - promised >= pool.step:
             return holder
     return None

@@ -26,7 +26,9 @@ from parties.model import (
     Node,
     Observation,
     Partition,
+    PoolKey,
     Reason,
+    Resource,
     Service,
     ServiceState,
 )
@@ -91,6 +93,8 @@ class Parties:
         self._tenants = {service.name: _Tenant(service) for service in self._services}
         self._pools = pools_of(node, self._services)
         self._migration = MigrationTimer(self._services, settings.migrate_after_ns)
+        self._node = node
+        self._too_little: dict[PoolKey, int] = {}  # what best effort was to be left with, where it uses more and that was refused
         self._initial = fair_start(node, self._services, best_effort=best_effort)
 
     def initial(self) -> Partition:
@@ -100,6 +104,7 @@ class Parties:
     def decide(self, observation: Observation) -> Decision:
         """The moves of this interval: network steps, at most one step of another resource, and a migration if it is due."""
         judged = verdicts(self._services, observation)
+        self._note_refusals(observation)
         exchange = self._exchange(observation, judged)
         self._settle(exchange)
         exchange.engaged = self._engaged(observation)
@@ -115,7 +120,21 @@ class Parties:
     def _exchange(self, observation: Observation, judged: Mapping[str, Verdict]) -> Exchange:
         recipient = BEST_EFFORT if self._best_effort and observation.best_effort_present else IDLE
         closed = frozenset([move.pool for move in _pending(observation)])
-        return Exchange(self._pools, self._services, self._settings, observation, judged, closed, frozenset(), recipient)
+        withheld = {key: amount + self._node.pools[key].step for key, amount in self._too_little.items()}
+        return Exchange(self._pools, self._services, self._settings, observation, judged, closed, frozenset(), recipient, withheld)
+
+    def _note_refusals(self, observation: Observation) -> None:
+        """Memory that best-effort jobs use and that could not be taken from them is not asked for again until they use less.
+
+        A platform cannot take what is in use (EBUSY), and a frozen job frees nothing, so that every attempt costs an interval.
+        """
+        use = observation.best_effort.memory_bytes
+        for outcome in observation.outcomes:
+            move = outcome.move
+            if outcome.status is MoveStatus.REFUSED and move.giver == BEST_EFFORT and move.pool.resource is Resource.MEMORY:
+                left = observation.partition.amount(move.pool, BEST_EFFORT) - move.amount
+                self._too_little[move.pool] = max(left, self._too_little.get(move.pool, 0))
+        self._too_little = {key: left for key, left in self._too_little.items() if use is not None and use > left}
 
     def _engaged(self, observation: Observation) -> set[str]:
         """Who may take part in no move: whose last action is not judged or not undone yet, or who is party to a pending move."""

@@ -78,9 +78,17 @@ def test_the_total_is_cut_to_whole_steps(layer: GroupLayerV1, make_group: MakeGr
     """What is over belongs to nobody's partition. With several domains the pool is the node's."""
     make_group("/a")
     (pool,) = MemoryActuator(layer, {"a": ("/a",)}, MemorySettings(9 * GB + 5, GB), (DOMAIN,)).pools()
-    assert (pool.key, pool.total, pool.step, pool.floor) == (KEY, 9 * GB, GB, GB)
+    assert (pool.key, pool.total, pool.step, pool.floor, pool.best_effort_floor) == (KEY, 9 * GB, GB, GB, 0)
     (pool,) = MemoryActuator(layer, {"a": ("/a",)}, MemorySettings(9 * GB), (DOMAIN, Domain(1, ()))).pools()
     assert pool.key == PoolKey(Resource.MEMORY)
+
+
+def test_what_best_effort_keeps_is_whole_steps(layer: GroupLayerV1, make_group: MakeGroup) -> None:
+    """An amount between two steps is the larger of them."""
+    make_group("/a")
+    for asked, kept in ((1, GB), (GB, GB), (GB + 1, 2 * GB)):
+        (pool,) = MemoryActuator(layer, {"a": ("/a",)}, MemorySettings(9 * GB, GB, asked), (DOMAIN,)).pools()
+        assert pool.best_effort_floor == kept
 
 
 @pytest.mark.parametrize(
@@ -89,6 +97,7 @@ def test_the_total_is_cut_to_whole_steps(layer: GroupLayerV1, make_group: MakeGr
         (MemorySettings(GB - 1), "under a step of 1000000000"),
         (MemorySettings(GB, 0), "set a smaller, positive step"),
         (MemorySettings(9 * GB), "the machine has 8000000000"),
+        (MemorySettings(8 * GB, GB, 8 * GB + 1), "best-effort jobs are to keep 8000000001 bytes of 8000000000; lower"),
     ],
 )
 def test_totals_that_cannot_be_are_refused(layer: GroupLayerV1, memory: MemorySettings, message: str) -> None:

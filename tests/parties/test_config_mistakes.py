@@ -213,6 +213,19 @@ BAD_VALUES = [
             "raise total, lower the step or the minimums, or move a service elsewhere"
         ),
     ),
+    (
+        '"8GB"',
+        '"8GB"\nbest_effort_minimum = "1GB"',
+        "line 4, node.memory.best_effort_minimum: has no effect, as there are no best-effort jobs; add [[best_effort]] or take it out",
+    ),
+    (
+        '"8GB"\n',
+        '"8GB"\nbest_effort_minimum = "6.5GB"\n[[best_effort]]\nname = "batch"\ncgroup = "/batch"\n',
+        (
+            "line 3, node.memory.total: 8GB cannot give each service its floor (web 1GB, db 1GB, best effort 7GB; together 9GB); "
+            "raise total, lower the step or the minimums, or move a service elsewhere"
+        ),
+    ),
     ('"8GB"', '"0.5GB"', "line 3, node.memory.total: 500MB is less than one step, 1GB; lower the step"),
     (
         "[[service]]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -197,10 +198,11 @@ def test_who_goes_again_before_it_had_back_what_it_had_is_still_owed_it() -> Non
     assert [move.amount for move in asked[1]] == [move.amount for move in asked[3]] != []
 
 
-@pytest.mark.parametrize("best_effort", [0, 50, 170])
-def test_admission_takes_only_what_is_there_in_whole_steps(best_effort: int) -> None:
-    """A returning service is not given what nobody has."""
-    membership = Membership(NODE, [SERVICE], grace_ns=0)
+@pytest.mark.parametrize(("best_effort", "kept", "expected"), [(0, 0, 0), (50, 0, 50), (170, 0, 150), (170, 100, 50), (50, 100, 0)])
+def test_admission_takes_only_what_is_there_in_whole_steps(best_effort: int, kept: int, expected: int) -> None:
+    """A returning service is not given what nobody has, nor what best effort is to keep."""
+    pool = dataclasses.replace(NODE.pools[CORES], best_effort_floor=kept)
+    membership = Membership(dataclasses.replace(NODE, pools={CORES: pool}), [SERVICE], grace_ns=0)
 
     def seen(state: ServiceState, partition: Partition) -> Observation:
         return Observation(0, 1, {"web": ServiceObservation(LatencyView(state))}, partition)
@@ -209,7 +211,7 @@ def test_admission_takes_only_what_is_there_in_whole_steps(best_effort: int) -> 
     left = Partition({CORES: {"web": 100, BEST_EFFORT: best_effort, "other": 900 - best_effort}})
     decision = membership.decide(seen(ServiceState.OK, left))
     given = sum(move.amount for move in decision.moves) if decision else 0
-    assert given == best_effort // 50 * 50
+    assert given == expected
 
 
 def test_the_policy_hears_of_a_refusal_that_came_while_the_loop_decided_in_its_stead() -> None:

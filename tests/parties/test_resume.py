@@ -38,8 +38,8 @@ LEVELS = (1_000, 1_500, 2_000)
 DOMAINS = (Domain(0, (Core(1, (1,)),)),)
 
 
-def node(total: int = 1000, step: int = 50, floor: int = 100, *, disk: bool = False) -> Node:
-    pools = [Pool(CORES, total, step, floor), Pool(FREQUENCY, levels=LEVELS)]
+def node(total: int = 1000, step: int = 50, floor: int = 100, *, disk: bool = False, kept: int = 0) -> Node:
+    pools = [Pool(CORES, total, step, floor, best_effort_floor=kept), Pool(FREQUENCY, levels=LEVELS)]
     pools += [Pool(DISK, 100, 10, 10)] if disk else []
     return Node("n", DOMAINS, {pool.key: pool for pool in pools})
 
@@ -86,6 +86,22 @@ def test_who_holds_most_but_needs_it_does_not_give() -> None:
     """What counts is how much is above the floor, not how much is held."""
     held = {"a": 500, "b": 450, BEST_EFFORT: 50, IDLE: 0}
     assert resumed(held, (service("a", 500), B, C)) == {"a": 500, "b": 400, "c": 100, BEST_EFFORT: 0, IDLE: 0}
+
+
+@pytest.mark.parametrize(
+    ("held", "services", "expected"),
+    [
+        ({"a": 500, "b": 150, BEST_EFFORT: 300, IDLE: 50}, (A, B, C), {"a": 450, "b": 150, "c": 100, BEST_EFFORT: 300, IDLE: 0}),
+        ({"a": 500, "b": 150, BEST_EFFORT: 100, IDLE: 250}, (A, B), {"a": 500, "b": 150, BEST_EFFORT: 300, IDLE: 50}),
+        ({"a": 600, "b": 400, BEST_EFFORT: 0, IDLE: 0}, (A, B), {"a": 350, "b": 350, BEST_EFFORT: 300, IDLE: 0}),
+    ],
+    ids=["kept", "raised-from-idle", "raised-from-services"],
+)
+def test_best_effort_keeps_what_it_is_to_keep(
+    held: Mapping[Holder, int], services: tuple[Service, ...], expected: dict[str, int]
+) -> None:
+    """Nobody's floor is met out of it; where it has less it is raised, as a service is."""
+    assert resumed(held, services, on=node(kept=300)) == expected
 
 
 def test_jobs_that_are_new_hold_what_nobody_needs() -> None:

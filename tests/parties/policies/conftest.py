@@ -110,7 +110,13 @@ class Stage:
             for name, view in seen.items()
         }
         observation = Observation(
-            self.now_ns, self.tick, services, self.partition, self.outcomes, best_effort_present=self.best_effort
+            self.now_ns,
+            self.tick,
+            services,
+            self.partition,
+            self.outcomes,
+            best_effort=self.usage.get(BEST_EFFORT, Usage()),
+            best_effort_present=self.best_effort,
         )
         decision = self.policy.decide(observation)
         self.outcomes = tuple(MoveOutcome(move, fate) for move in decision.moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -96,6 +97,15 @@ def test_limits_are_kept_and_the_rest_is_split_equally(service: ServiceMaker) ->
 def test_the_floor_comes_before_the_equal_share(service: ServiceMaker) -> None:
     """Where the floor is above the equal share, best-effort jobs get what is left."""
     assert split(shared(7, floor=3), [service("a"), service("b")], best_effort=True) == {"a": 3, "b": 3, BEST_EFFORT: 1, IDLE: 0}
+
+
+def test_what_best_effort_is_to_keep_comes_before_the_equal_share(service: ServiceMaker) -> None:
+    """With it the jobs begin, whatever is left; where there are no jobs, nobody keeps it."""
+    pool = dataclasses.replace(shared(7), best_effort_floor=4)
+    assert split(pool, [service("a"), service("b")], best_effort=True) == {"a": 2, "b": 1, BEST_EFFORT: 4, IDLE: 0}
+    assert split(pool, [service("a"), service("b")]) == {"a": 4, "b": 3, IDLE: 0}
+    with pytest.raises(ValueError, match=r"4 services and best effort need 8 ways at least and the pool has 7; lower"):
+        split(pool, [service(name) for name in "abcd"], best_effort=True)
 
 
 def test_what_nobody_may_take_is_idle(service: ServiceMaker) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from parties.model import BEST_EFFORT, MoveStatus, Reason, Resource, Usage
+from parties.model import BEST_EFFORT, Move, MoveOutcome, MoveStatus, Reason, Resource, Usage
 from parties.policies.wheels import Direction
+from tests.parties.policies.conftest import POOLS
 
 StageMaker = Callable[..., Any]
 
@@ -163,3 +165,112 @@ def test_an_outcome_of_somebody_elses_move_is_no_verdict(stage: StageMaker, stat
     other = type(move)(move.tick, scene.pool(CACHE).key, BEST_EFFORT, "b", 1, Reason.RETURNED_ADMITTED)
     scene.outcomes = (*scene.outcomes, type(scene.outcomes[0])(other, status))
     assert scene.step(a=-0.4, b=0.1, c=0.1).moves[0].pool.resource is CORE
+
+
+# What best-effort jobs cannot give
+
+GB = 1_000_000_000
+
+
+def ask_for_memory(scene: Any, fate: MoveStatus = MoveStatus.DONE) -> Any:  # noqa: ANN401 - the stage, the decision
+    """Service a looks for memory, and nobody has any idle."""
+    scene.force("a", UP, MEM)
+    return scene.step(a=-0.5, b=0.1, fate=fate)
+
+
+def refused(stage: StageMaker, use: int | None) -> Any:  # noqa: ANN401 - the stage
+    """Best effort has 10 GB, uses so much, and the tenth was refused."""
+    scene = stage("a", "b", resources=[MEM])
+    scene.give(MEM, a=55 * GB, b=55 * GB, best_effort=10 * GB)
+    scene.usage[BEST_EFFORT] = Usage(memory_bytes=use)
+    (move,) = ask_for_memory(scene, MoveStatus.REFUSED).moves
+    assert (move.giver, move.pool.resource) == (BEST_EFFORT, MEM)
+    return scene
+
+
+def test_memory_in_use_is_not_asked_for_again(stage: StageMaker) -> None:
+    """What best-effort jobs use and what was refused is left alone, in every interval from then on."""
+    scene = refused(stage, 9 * GB + 1)
+    for _ in range(5):
+        assert not ask_for_memory(scene).moves
+
+
+def test_memory_is_asked_for_again_once_less_is_used(stage: StageMaker) -> None:
+    """As soon as the jobs use no more than what they were to be left with."""
+    scene = refused(stage, 9 * GB + 1)
+    assert not ask_for_memory(scene).moves
+    scene.usage[BEST_EFFORT] = Usage(memory_bytes=9 * GB)
+    (move,) = ask_for_memory(scene).moves
+    assert (move.giver, move.taker) == (BEST_EFFORT, "a")
+
+
+def test_what_best_effort_gained_since_may_be_taken(stage: StageMaker) -> None:
+    """The refusal was of an amount, not of the pool: above that amount a step can be had."""
+    scene = refused(stage, 9 * GB + 1)
+    assert not ask_for_memory(scene).moves
+    scene.give(MEM, a=55 * GB, b=54 * GB, best_effort=11 * GB)
+    (move,) = ask_for_memory(scene).moves
+    assert (move.giver, scene.amount(MEM, BEST_EFFORT)) == (BEST_EFFORT, 10 * GB)
+    assert not ask_for_memory(scene).moves
+
+
+def test_after_a_refusal_of_several_steps_one_may_be_tried(stage: StageMaker) -> None:
+    """A service that returned asked for three: the least that the jobs are left with is a step above what was refused."""
+    scene = stage("a", "b", resources=[MEM])
+    scene.give(MEM, a=55 * GB, b=55 * GB, best_effort=10 * GB)
+    scene.usage[BEST_EFFORT] = Usage(memory_bytes=8 * GB)
+    returned = Move(1, scene.pool(MEM).key, BEST_EFFORT, "b", 3 * GB, Reason.RETURNED_ADMITTED)
+    scene.outcomes = (MoveOutcome(returned, MoveStatus.REFUSED),)
+    assert [len(ask_for_memory(scene).moves) for _ in range(3)] == [1, 1, 0]
+    assert scene.amount(MEM, BEST_EFFORT) == 8 * GB
+
+
+@pytest.mark.parametrize("use", [None, 9 * GB, 0])
+def test_a_refusal_for_another_reason_is_no_bar(stage: StageMaker, use: int | None) -> None:
+    """Where the jobs use less, or nobody knows what they use, the next attempt is made as ever."""
+    scene = refused(stage, use)
+    (move,) = ask_for_memory(scene).moves
+    assert move.giver == BEST_EFFORT
+
+
+def test_another_victim_is_found_instead(stage: StageMaker) -> None:
+    """A service with memory to spare gives in its stead, and the network is none of it."""
+    scene = refused(stage, 9 * GB + 1)
+    scene.usage["b"] = Usage(memory_bytes=20 * GB)
+    (move,) = ask_for_memory(scene).moves
+    assert (move.giver, move.reason) == ("b", Reason.UPSIZE_FROM_MEMORY_SLACK)
+
+
+def test_a_revert_does_not_ask_for_it_either(stage: StageMaker) -> None:
+    """A downsize whose memory the jobs use by now is undone from elsewhere, or not at all."""
+    scene = stage("a", "b", resources=[MEM])
+    scene.give(MEM, a=55 * GB, b=55 * GB, best_effort=10 * GB)
+    scene.force("a", DOWN, MEM)
+    scene.usage[BEST_EFFORT] = Usage(memory_bytes=11 * GB)
+    (down,) = scene.step(a=0.5, b=0.1).moves
+    taken = Move(1, down.pool, BEST_EFFORT, "b", GB, Reason.RETURNED_ADMITTED)
+    scene.outcomes = (*scene.outcomes, MoveOutcome(taken, MoveStatus.REFUSED))
+    assert not scene.step(a=0.0, b=0.1).moves
+
+
+def test_other_resources_are_asked_for_as_ever(stage: StageMaker) -> None:
+    """Cores can be taken from whoever uses them."""
+    scene = stage("a", "b", resources=[CORE])
+    scene.usage[BEST_EFFORT] = Usage(cpu_millicores=14_000, memory_bytes=GB)
+    for fate in (MoveStatus.REFUSED, MoveStatus.DONE):
+        scene.force("a", UP, CORE)
+        (move,) = scene.step(a=-0.5, b=0.1, fate=fate).moves
+        assert move.giver == BEST_EFFORT
+
+
+def test_what_best_effort_is_to_keep_is_not_taken(stage: StageMaker) -> None:
+    """Of a pool with a floor for best effort, the steps above it go and no more, for a revert as well."""
+    pools = dict(POOLS) | {MEM: dataclasses.replace(POOLS[MEM], best_effort_floor=9 * GB)}
+    scene = stage("a", "b", resources=[MEM], pools=pools)
+    scene.give(MEM, a=55 * GB, b=55 * GB, best_effort=10 * GB)
+    assert [len(ask_for_memory(scene).moves) for _ in range(3)] == [1, 0, 0]
+    assert scene.amount(MEM, BEST_EFFORT) == 9 * GB
+    scene.give(MEM, a=57 * GB, b=55 * GB, best_effort=8 * GB)
+    scene.force("a", DOWN, MEM)
+    assert scene.step(a=0.5, b=0.1).moves
+    assert not scene.step(a=0.0, b=0.1).moves
