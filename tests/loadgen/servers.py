@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Self
 
-START_SECONDS = 5.0
+START_SECONDS = 120.0
 
 
 @dataclass

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LIMIT_S
 
 from .conftest import Run, Running, Start
 from .servers import Behaviour, Memcached
 from .windows import merged, percentile_ns
 
 MS = 1_000_000
-QUIET = ("--max-lag", "1s")
+QUIET = ("--max-lag", "20s")
 
 
 def wait_for_lines(path: Path, count: int) -> None:
     """Waits until a report holds so many lines."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         if path.exists() and path.read_text(encoding="utf-8").count("\n") >= count:
             return
@@ -110,7 +111,7 @@ def test_signal_ends_a_run_that_gets_no_answers(start: Start, tmp_path: Path) ->
 def controlled(start: Start, tmp_path: Path, port: int, *options: object) -> tuple[Running, Path, Path]:
     lines, control = tmp_path / "report", tmp_path / "control"
     target = f"127.0.0.1:{port}"
-    more = ("--duration", "30s", "--interval", "100ms", "--report", lines, "--control", control)
+    more = ("--duration", "300s", "--interval", "100ms", "--report", lines, "--control", control)
     running = start("memcached", target, *more, *options, *QUIET)
     wait_for_lines(lines, 5)
     return running, lines, control

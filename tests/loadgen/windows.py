@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import select
 import socket
 import threading
 import time
@@ -122,7 +123,8 @@ class Daemon:
         self.path.unlink()
 
     def _run(self) -> None:
-        while not self._end.is_set():
+        """At the end what was sent before it is still taken in."""
+        while not self._end.is_set() or select.select([self._listener], [], [], 0)[0]:
             with contextlib.suppress(TimeoutError):
                 connection, _ = self._listener.accept()
                 with connection:
@@ -130,7 +132,7 @@ class Daemon:
                     self._take(connection)
 
     def _take(self, connection: socket.socket) -> None:
-        while not self._end.is_set():
+        while not self._end.is_set() or select.select([connection], [], [], 0)[0]:
             with contextlib.suppress(TimeoutError):
                 data = connection.recv(2 * LARGEST_MESSAGE_BYTES)
                 if not data:
