@@ -76,7 +76,8 @@ class Exchange:
 
     ``closed`` are the pools with a pending move, ``engaged`` the services that may take part in no move now (the policy keeps it up
     to date as it judges), and ``recipient`` is who gets what is taken from a service: the best-effort pool, or idle. ``withheld``
-    is what the best-effort pool cannot be brought under, as it uses it: less was refused.
+    is what the best-effort pool cannot be brought under, as it uses it: less was refused. What another domain moves in this
+    interval is closed as well, and ``traded`` is who gave it and who took it.
     """
 
     pools: Pools
@@ -88,6 +89,7 @@ class Exchange:
     engaged: AbstractSet[str]
     recipient: Holder
     withheld: Mapping[PoolKey, int] = field(default_factory=dict)
+    traded: AbstractSet[Holder | None] = field(default_factory=frozenset)
 
     def amount(self, pool: Pool, holder: Holder) -> int:
         """What a holder has."""

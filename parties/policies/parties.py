@@ -3,13 +3,14 @@
 Every interval: the network rule; then, at most one move of one resource. The service with the smallest slack is upsized if that is
 under 5 %; otherwise the one with the largest slack is downsized if that is over 20 %. Which resource, the trading wheels say. A
 downsize that brings its service under 5 % is reverted at once, and that service is left alone for 30 s. An upsize is never
-reverted. After 60 s without an allocation that meets every target, one service is to migrate.
+reverted. After 60 s without an allocation that meets every target, one service is to migrate. Each domain is a game of its own.
 
 What the paper leaves open, and what is chosen here, is in docs/parties-algorithm.md.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,14 @@ class _Choice(NamedTuple):
     reason: Reason
     subject: str | None
 
+    def rank(self) -> int:
+        """Sorts what is to be told first where several domains chose: moves, then what keeps from one, the gravest first."""
+        return -1 if self.move is not None else _HOLD_ORDER.index(self.reason)
+
+
+_Game = Mapping[str, _Tenant]
+"""The services that trade with each other: those of one domain."""
+
 
 class Parties:
     """The policy of the paper. Best-effort jobs run in the idle class; they hold what is left and give first."""
@@ -92,6 +101,7 @@ class Parties:
         self._rng = rng
         self._tenants = {service.name: _Tenant(service) for service in self._services}
         self._pools = pools_of(node, self._services)
+        self._games = _games(node, self._tenants)
         self._migration = MigrationTimer(self._services, settings.migrate_after_ns)
         self._node = node
         self._too_little: dict[PoolKey, int] = {}  # what best effort was to be left with, where it uses more and that was refused
@@ -102,16 +112,15 @@ class Parties:
         return self._initial
 
     def decide(self, observation: Observation) -> Decision:
-        """The moves of this interval: network steps, at most one step of another resource, and a migration if it is due."""
+        """The moves of this interval: network steps, at most one other step in each domain, and a migration if it is due."""
         judged = verdicts(self._services, observation)
         self._note_refusals(observation)
         exchange = self._exchange(observation, judged)
         self._settle(exchange)
-        exchange.engaged = self._engaged(observation)
         moves = network_moves(self._services, exchange, self._settings)
-        choice = self._revert(exchange) or self._trade(exchange)
-        if choice.move is not None:
-            moves += (choice.move,)
+        choices = [self._choose(game, exchange) for game in self._by_need(judged)]
+        moves += tuple([choice.move for choice in choices if choice.move is not None])
+        choice = min(choices, key=_Choice.rank)
         migration = self._migration.update(observation, judged)
         if migration is not None:
             return Decision(moves, Reason.MIGRATE_NO_ALLOCATION, migration.service, slacks(judged), migration)
@@ -136,10 +145,11 @@ class Parties:
                 self._too_little[move.pool] = max(left, self._too_little.get(move.pool, 0))
         self._too_little = {key: left for key, left in self._too_little.items() if use is not None and use > left}
 
-    def _engaged(self, observation: Observation) -> set[str]:
-        """Who may take part in no move: whose last action is not judged or not undone yet, or who is party to a pending move."""
+    def _engaged(self, exchange: Exchange) -> set[str]:
+        """Who may take part in no move: whose last action is not judged or not undone yet, or who is party to another move."""
         engaged = {name for name, tenant in self._tenants.items() if tenant.trial is not None or tenant.revert is not None}
-        for move in _pending(observation):
+        engaged.update(holder for holder in exchange.traded if holder is not None)
+        for move in _pending(exchange.observation):
             engaged.update(holder for holder in (move.giver, move.taker) if holder is not None)
         return engaged
 
@@ -188,11 +198,28 @@ class Parties:
 
     # The decision of this interval.
 
-    def _trade(self, exchange: Exchange) -> _Choice:
-        return self._upsize(exchange) or self._downsize(exchange)
+    def _by_need(self, judged: Mapping[str, Verdict]) -> Sequence[_Game]:
+        """The domains, the one with the most urgent service first: what the whole node shares is had by whoever comes first."""
 
-    def _revert(self, exchange: Exchange) -> _Choice | None:
-        reverting = [tenant for tenant in self._tenants.values() if tenant.revert is not None]
+        def urgency(game: _Game) -> tuple[float, float]:
+            return min((verdict.urgency for verdict in _judged(game, judged).values()), default=_NO_NEED)
+
+        return sorted(self._games, key=urgency) if len(self._games) > 1 else self._games
+
+    def _choose(self, game: _Game, exchange: Exchange) -> _Choice:
+        """The choice of a domain. What it moves of the whole node's, and whose, is left alone by the domains after it."""
+        exchange.engaged = self._engaged(exchange)
+        choice = self._revert(game, exchange) or self._trade(game, exchange)
+        if choice.move is not None:
+            exchange.closed |= {choice.move.pool}
+            exchange.traded |= {choice.move.giver, choice.move.taker}
+        return choice
+
+    def _trade(self, game: _Game, exchange: Exchange) -> _Choice:
+        return self._upsize(game, exchange) or self._downsize(game, exchange)
+
+    def _revert(self, game: _Game, exchange: Exchange) -> _Choice | None:
+        reverting = [tenant for tenant in game.values() if tenant.revert is not None]
         for tenant in reverting:
             if tenant.revert is None or tenant.revert.move.pool in exchange.closed:
                 continue
@@ -204,11 +231,11 @@ class Parties:
             if move is not None:
                 return _Choice(move, move.reason, tenant.service.name)
         if reverting:
-            exchange.engaged = self._engaged(exchange.observation)  # what need not be undone, or cannot be, is settled
+            exchange.engaged = self._engaged(exchange)  # what need not be undone, or cannot be, is settled
         return None
 
-    def _upsize(self, exchange: Exchange) -> _Choice | None:
-        judged = exchange.verdicts
+    def _upsize(self, game: _Game, exchange: Exchange) -> _Choice | None:
+        judged = _judged(game, exchange.verdicts)
         violating = [name for name, verdict in judged.items() if verdict.slack < self._settings.upsize_slack]
         if not violating:
             return None
@@ -223,8 +250,8 @@ class Parties:
         self._prevent_ping_pong(move, exchange)
         return _Choice(move, move.reason, tenant.service.name)
 
-    def _downsize(self, exchange: Exchange) -> _Choice:
-        judged = exchange.verdicts
+    def _downsize(self, game: _Game, exchange: Exchange) -> _Choice:
+        judged = _judged(game, exchange.verdicts)
         sound = [name for name, verdict in judged.items() if not verdict.failing]
         relaxed = [name for name in sound if judged[name].cautious_slack > self._settings.downsize_slack]
         if not relaxed:
@@ -270,7 +297,29 @@ def _pending(observation: Observation) -> list[Move]:
     return [outcome.move for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING]
 
 
-_HOLD_ORDER = (Reason.HOLD_PENDING, Reason.HOLD_DOWNSIZE_BLOCKED, Reason.HOLD_NOTHING_TO_TAKE)
+def _judged(game: _Game, judged: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
+    return {name: judged[name] for name in game if name in judged}
+
+
+def _games(node: Node, tenants: Mapping[str, _Tenant]) -> tuple[_Game, ...]:
+    """Those who live in one domain, for each domain. Where only the whole node's pools are managed all are one."""
+    local = {pool.key.domain for pool in node.managed_pools()}
+    games: dict[int | None, dict[str, _Tenant]] = {}
+    for name, tenant in tenants.items():
+        home = tenant.service.home
+        games.setdefault(home if home in local else None, {})[name] = tenant
+    return tuple(games.values()) or ({},)
+
+
+_NO_NEED = (math.inf, 0.0)  # of a domain where nobody can be judged
+_HOLD_ORDER = (
+    Reason.HOLD_NOTHING_TO_GIVE,
+    Reason.HOLD_PENDING,
+    Reason.HOLD_DOWNSIZE_BLOCKED,
+    Reason.HOLD_NOTHING_TO_TAKE,
+    Reason.HOLD_TARGETS_MET,
+    Reason.HOLD_NOT_JUDGED,
+)
 
 
 def _check(node: Node, settings: PartiesSettings) -> None:

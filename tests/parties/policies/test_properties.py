@@ -238,10 +238,18 @@ def test_every_moment_conserves_and_nobody_falls_under_a_limit(play: Play) -> No
 @settings(max_examples=80)
 @given(plays())
 def test_one_move_of_one_step_of_one_resource(play: Play) -> None:
-    """At most one move besides the network's, one step, within one pool that both holders share, and not of a closed pool."""
+    """In each domain at most one move besides the network's, one step, within one pool that both share and that is not closed.
+
+    Moves of one interval have neither a pool nor a service in common.
+    """
     homes = {service.name: service.home for service in play.services}
     for observation, decision in run(play).ticks:
-        assert len(traded(decision)) <= 1
+        moves = traded(decision)
+        subjects = [homes[str(move.giver if move.reason is Reason.DOWNSIZE_LARGEST_SLACK else move.taker)] for move in moves]
+        assert len(subjects) == len(set(subjects))
+        assert len(moves) == len({move.pool for move in moves})
+        touched = [holder for move in moves for holder in (move.giver, move.taker) if holder in homes]
+        assert len(touched) == len(set(touched))
         network = [move for move in decision.moves if move not in traded(decision)]
         assert len({move.giver if move.giver in homes else move.taker for move in network}) == len(network)
         closed = {outcome.move.pool for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING}
