@@ -400,7 +400,7 @@ def test_what_is_safe_is_what_suits_a_machine_without_us(v2: Cgroup2) -> None:
         assert v2_knobs.KINDS[knob.ref.kind].resource in {Resource.CORES, Resource.MEMORY, Resource.DISK}
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.integers(0, 3)), max_size=8), st.sampled_from([(), ALL]))
 def test_whatever_is_written_newest_first_brings_everything_back(
     v2: Cgroup2, moves: list[tuple[str, int]], enabled: tuple[str, ...]

@@ -212,7 +212,7 @@ def test_both_limits_come_back_as_somebody_had_set_them(v2: Cgroup2) -> None:
         assert v2.text(place, "memory.events").endswith("oom 0\noom_kill 0")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(limits, limits), min_size=2, max_size=5), st.integers(0, 60), st.integers(0, 60))
 def test_no_change_of_limits_ever_kills(v2: Cgroup2, steps: list[tuple[int | None, int | None]], in_use: int, stuck: int) -> None:
     """Whatever is set over whatever was, and however little can be reclaimed: done, or refused and as before; no OOM."""

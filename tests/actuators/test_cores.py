@@ -179,7 +179,7 @@ def dealt(deal: Sequence[Holder]) -> Placement:
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(DEALS, min_size=2, max_size=4))
 def test_no_core_is_shared_between_any_two_writes(layer: GroupLayerV1, make_group: MakeGroup, deals: list[list[Holder]]) -> None:
     """From any deal of cores to any other: running holders' sets stay disjoint after each write, and read back as dealt.
@@ -267,7 +267,7 @@ def test_dividing_several_domains_is_not_offered(layer: GroupLayerV1, make_group
 AMOUNTS = st.integers(0, 20).map(lambda steps: steps * 50)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(2, 18).map(lambda steps: steps * 50), st.tuples(AMOUNTS, AMOUNTS), st.integers(1, 3))
 def test_divided_amounts_read_back_as_written(
     layer: GroupLayerV1, make_group: MakeGroup, service: int, pool: tuple[int, int], jobs: int

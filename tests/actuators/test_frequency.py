@@ -269,7 +269,7 @@ def test_an_offline_core_is_no_obstacle_to_a_start(tmp_path: Path) -> None:
     assert made.read_back() == {trees.KEY: {"a": 2201 * MHZ}}
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.sampled_from(sorted(trees.SHAPES)), st.data())
 def test_every_level_reads_back_as_written(tmp_path: Path, shape: str, data: st.DataObject) -> None:
     """For any machine and any level: what is written comes back as that level, and restoring brings back the tree as it was."""

@@ -48,7 +48,7 @@ def test_a_start_compares_with_the_limit_in_force(layer: GroupLayerV1, make_grou
     assert [(write.holder, write.effect, write.slow) for write in plan] == [("a", Effect.TAKE, True), ("b", Effect.GIVE, False)]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(1, 40), st.sampled_from([GB, 4096, 1_048_576, 999_999_937]), st.integers(1, 4))
 def test_amounts_read_back_as_written(layer: GroupLayerV1, make_group: MakeGroup, steps: int, step: int, groups: int) -> None:
     """Whatever the kernel's pages take off, for any step and number of groups; the sum never exceeds the amount."""
