@@ -96,6 +96,6 @@ def _tc(*words: str) -> str:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, f"{command}: {done.stderr}"
     return done.stdout

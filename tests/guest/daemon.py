@@ -21,8 +21,9 @@ PYTHONPATH=/opt/project exec /usr/bin/python3 -c 'from parties.cli import main; 
 """
 DROP_IN = "/etc/systemd/system/parties.service.d/guest.conf"
 _SOURCES = "[Service]\nEnvironment=PYTHONPATH=/opt/project\n"
-_ONCE = "[Service]\nRestart=no\nWatchdogSec=60\nTimeoutStartSec=300\nTimeoutStopSec=300\n"  # a slow machine
-START_LIMIT_S = 300.0
+_ONCE = "[Service]\nRestart=no\nWatchdogSec=60\nTimeoutStartSec=900\nTimeoutStopSec=900\n"  # a slow machine
+START_LIMIT_S = 900.0
+AWAITED_S = 600.0
 
 
 class Daemon:
@@ -40,7 +41,7 @@ class Daemon:
         """By the package, or as the package would. The operator's configuration is there already and is kept."""
         guest = self._guest
         if self.packaged:
-            guest.output("dpkg", "--force-confold", "-i", PACKAGE, limit_s=300)
+            guest.output("dpkg", "--force-confold", "-i", PACKAGE, limit_s=START_LIMIT_S)
             guest.write(DROP_IN, _ONCE)
         else:
             guest.write("/usr/bin/parties", COMMAND)
@@ -51,7 +52,7 @@ class Daemon:
 
     def parties(self, *words: str) -> tuple[int | None, str]:
         """Exit code and output of the command."""
-        answer = self._guest.run("parties", *words, limit_s=120)
+        answer = self._guest.run("parties", *words, limit_s=START_LIMIT_S)
         return answer.code, answer.out + answer.err
 
     # Its life
@@ -67,7 +68,7 @@ class Daemon:
         result = self._guest.output("systemctl", "show", "parties", "-p", "Result", "--value").strip()
         assert result == "success", f"{result}\n{self.said()}"
 
-    def await_end(self, limit_s: float = 120.0) -> None:
+    def await_end(self, limit_s: float = AWAITED_S) -> None:
         """Wait until systemd has seen its end, what comes after it included."""
         self.await_that(lambda: self._state() in {"failed", "inactive"}, "its end", limit_s)
 
@@ -99,7 +100,7 @@ class Daemon:
         """The end of its log."""
         return self._guest.output("journalctl", "-u", "parties", "--no-pager", "-o", "cat", "-n", str(lines))
 
-    def await_moves(self, resources: set[str], limit_s: float = 120.0) -> None:
+    def await_moves(self, resources: set[str], limit_s: float = AWAITED_S) -> None:
         """Wait until each of the resources has been moved in this boot."""
         self.await_that(
             lambda: resources <= set(re.findall(r"tick \d+: ([a-z]+)(?:@\d+)? [-\d]", self.said(10_000))), "moves", limit_s
@@ -107,12 +108,16 @@ class Daemon:
 
     def verify(self) -> Mapping[str, Any]:
         """What ``parties verify`` finds, as JSON; a write on its way may make it differ for a moment."""
-        for _ in range(5):
-            code, text = self.parties("verify", "--json", "-c", CONFIGURATION)
-            if code == 0:
-                break
+        deadline = time.monotonic() + AWAITED_S / 5
+        code, text = self._verified()
+        while code != 0 and time.monotonic() < deadline:
+            time.sleep(0.5)
+            code, text = self._verified()
         assert code == 0, text
         return dict(json.loads(text))
+
+    def _verified(self) -> tuple[int | None, str]:
+        return self.parties("verify", "--json", "-c", CONFIGURATION)
 
     def await_that(self, condition: Callable[[], bool], words: str, limit_s: float) -> None:
         """Look again and again; fails the test with the daemon's last words."""

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.guest
 
 CHECKS = {name: check for name, check in vars(checks_cgroup2).items() if name.startswith("check_")}
 SCRATCH = "/dev/vdc"
-LIMIT_S = 120.0
+LIMIT_S = 900.0
 
 
 @pytest.mark.parametrize("name", CHECKS)

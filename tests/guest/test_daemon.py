@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import DROP_IN, Daemon, differences
+from .daemon import AWAITED_S, DROP_IN, START_LIMIT_S, Daemon, differences
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .resctrl_trick import why_not
@@ -98,14 +98,14 @@ def test_traffic_goes_through_its_services_class(story: Story) -> None:
         sent = story.guest.call("snapshot", "class_bytes", device="services0")
         return bool(sent[STORE_CLASS] > 1000 and sent[WEB_CLASS] > 1000)
 
-    story.running().await_that(counted, "count of both classes over 1000 bytes", 120)
+    story.running().await_that(counted, "count of both classes over 1000 bytes", AWAITED_S)
 
 
 def test_values_stay_over_daemon_reload_and_reexec(story: Story) -> None:
     """When systemd reads its files anew, or starts itself anew, no value changes, and the daemon sees no foreign writer."""
     daemon = story.running()
     for command in ("daemon-reload", "daemon-reexec"):
-        story.guest.output("systemctl", command, limit_s=120)
+        story.guest.output("systemctl", command, limit_s=AWAITED_S)
         daemon.verify()
     assert "somebody else" not in daemon.said(10_000)
 
@@ -116,7 +116,7 @@ def test_a_reload_goes_on_from_what_is_in_force(story: Story) -> None:
     main, control = daemon.main_pid, daemon.control_pid
     story.guest.write(CONFIGURATION, configuration(Managed(story.managed.frequency, story.managed.cache, store_target="5s")))
     seen = _watched(story, "reload")
-    daemon.await_that(lambda: daemon.control_pid not in {0, control}, "new control process", 120)
+    daemon.await_that(lambda: daemon.control_pid not in {0, control}, "new control process", AWAITED_S)
     assert daemon.main_pid == main
     assert "" not in seen[STORE_CPUS], seen
     assert "max" not in seen[STORE_MEMORY], seen
@@ -177,7 +177,7 @@ def test_an_upgrade_of_the_package_goes_on_from_what_is_in_force(story: Story) -
     daemon = story.running()
     main = daemon.main_pid
     daemon.install()
-    daemon.await_that(lambda: daemon.main_pid not in {0, main}, "new daemon", 120)
+    daemon.await_that(lambda: daemon.main_pid not in {0, main}, "new daemon", AWAITED_S)
     daemon.verify()
 
 
@@ -186,9 +186,9 @@ def test_removing_the_package_puts_everything_back(story: Story) -> None:
     if not story.daemon.packaged:
         pytest.skip("no package was built: make deb")
     story.running()
-    story.guest.output("dpkg", "--remove", "parties", limit_s=300)
+    story.guest.output("dpkg", "--remove", "parties", limit_s=START_LIMIT_S)
     assert differences(story.before, story.guest.call("snapshot", "values")) == []
-    story.guest.output("dpkg", "--purge", "parties", limit_s=300)
+    story.guest.output("dpkg", "--purge", "parties", limit_s=START_LIMIT_S)
     left = story.guest.shell("find / -xdev -name '*parties*' -not -path '/opt/project*' -not -path '/proc/*' -not -path '/sys/*'")
     assert [line for line in left.splitlines() if not line.startswith((DROP_IN.rpartition("/")[0], "/var/log"))] == []
 
@@ -198,10 +198,10 @@ def _watched(story: Story, verb: str) -> dict[str, list[str]]:
     guest = story.guest
     guest.output("rm", "-f", "/run/watched")
     arguments = f'{{"files": ["{STORE_CPUS}", "{STORE_MEMORY}"], "until": "/run/watched"}}'
-    watching = guest.begin("python3", "-m", "tests.guest.inside", "snapshot", "watch", arguments, limit_s=600)
-    guest.output("systemctl", verb, "parties", limit_s=300)
+    watching = guest.begin("python3", "-m", "tests.guest.inside", "snapshot", "watch", arguments, limit_s=2 * START_LIMIT_S)
+    guest.output("systemctl", verb, "parties", limit_s=START_LIMIT_S)
     guest.output("touch", "/run/watched")
-    answer = guest.wait(watching, 300)
+    answer = guest.wait(watching, START_LIMIT_S)
     assert answer.code == 0, answer.err
     return {file: list(values) for file, values in json.loads(answer.out.splitlines()[-1]).items()}
 

@@ -10,7 +10,7 @@ from .machine import GuestMachine
 pytestmark = pytest.mark.guest
 
 CHECKS = [name for name in vars(checks_network) if name.startswith("check_")]
-LIMIT_S = 120.0
+LIMIT_S = 900.0
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import Daemon, differences
+from .daemon import START_LIMIT_S, Daemon, differences
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .scene import PREPARE, Managed, await_start, set_up
@@ -48,7 +48,7 @@ def test_nothing_is_left_after_hard_resets(part: int, image: GuestImage, project
             moment_s = rng.uniform(0.0, start_s + MANAGING_S)
             begun = time.monotonic()
             if number:
-                guest.begin("systemctl", "start", "parties", limit_s=180)
+                guest.begin("systemctl", "start", "parties", limit_s=START_LIMIT_S)
             time.sleep(moment_s)
             guest.reset()
             guest.shell(PREPARE)

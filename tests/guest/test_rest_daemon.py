@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import Daemon, differences
+from .daemon import AWAITED_S, START_LIMIT_S, Daemon, differences
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .scene import CONFIGURATION, Managed, configuration, set_up
@@ -32,7 +32,7 @@ class Story:
 
     def assert_kept(self) -> None:
         """Every value is as wanted, of every kind, and what is not registered runs on CPU 0."""
-        self.daemon.await_that(lambda: self._kinds() >= KINDS, f"knobs of every kind: {self._kinds()}", 60)
+        self.daemon.await_that(lambda: self._kinds() >= KINDS, f"knobs of every kind: {self._kinds()}", AWAITED_S)
         found = self.daemon.verify()
         verdicts = {knob["verdict"] for knob in found["knobs"]}
         assert verdicts <= {"in-force", "vanished", "undone"}, found  # undone: journalled, and refused by its driver
@@ -65,7 +65,7 @@ def test_the_rest_is_kept_through_a_restart_and_returns_after_a_stop(story: Stor
     daemon = story.daemon
     daemon.start()
     story.assert_kept()
-    story.guest.output("systemctl", "restart", "parties", limit_s=180)
+    story.guest.output("systemctl", "restart", "parties", limit_s=START_LIMIT_S)
     story.assert_kept()
     assert "values put back" not in daemon.said(10_000)
     daemon.stop()
