@@ -100,7 +100,7 @@ def test_ways_follow_the_policy_and_come_back(
         assert held["parties-web"].bit_count() >= ways_of(tick, "web")
         assert sum(held.values()) <= FULL
         assert sum(map(int.bit_count, held.values())) == sum(held.values()).bit_count()
-        assert str(site.processes["web"].pid) in (resctrl.path / "parties-web/tasks").read_text().split()
+        assert threads_in(resctrl, "parties-web", str(site.processes["web"].pid))
         late = spawn(site.store, "sleep", "60")
         assert threads_in(resctrl, "parties-store", str(late.pid))
         resctrl.order("set_counter", group="parties-web", domain=0, event="llc_occupancy", value="4096")

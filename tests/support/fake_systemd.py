@@ -85,7 +85,7 @@ class FakeSystemd:
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=120)
 
     def start(self, unit: str, path: str, *, transient: bool = False, **configured: Any) -> Path:  # noqa: ANN401
         """Run a unit; its group as the kernel and systemd make it."""
