@@ -94,7 +94,7 @@ def test_a_wish_to_leave_during_a_start_loses_nothing(site: Site) -> None:
         early += "while_starting" in report
         assert mark_of(site.settings).exists()
         assert site.values() == in_force
-    assert early > MOMENTS
+    assert early >= MOMENTS // 4, "the moments were all after the start: the test shows nothing"
     with Daemon(site.settings) as daemon:
         daemon.started().stop()
     assert site.values() == before
