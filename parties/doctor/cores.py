@@ -80,4 +80,13 @@ def has_enough(subject: Subject) -> Iterator[Lack]:
         yield Lack("cores.few", text, "", Weight.NOTE)
 
 
-SPECIALIST = Specialist(describe, remedy, (can_stop_jobs, can_be_divided, is_balanced, is_alike, has_enough))
+def has_roomy_homes(subject: Subject) -> Iterator[Lack]:
+    """A service lives in one domain. Where each has a single core, as in virtual machines of many sockets, nothing can be moved."""
+    count = len(subject.domains)
+    if count > 1 and all(len(domain.cores) == 1 for domain in subject.domains):
+        text = f"each of {count} L3 domains has one core, and a service lives in one: none can have more than a core"
+        change = "on a virtual machine, give it one socket of several cores (QEMU: -smp 8,sockets=1,cores=8)"
+        yield Lack("cores.narrow-domains", text, change)
+
+
+SPECIALIST = Specialist(describe, remedy, (can_stop_jobs, can_be_divided, is_balanced, is_alike, has_enough, has_roomy_homes))

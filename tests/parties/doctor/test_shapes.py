@@ -18,12 +18,13 @@ from machines import DIRECTORY, Entry, entries, names, unpack
 
 from actuators.network.probe import KernelSupport
 from monitors.topology import Topology
-from parties.doctor import cores, network
+from parties.doctor import cores as cores_of
+from parties.doctor import network
 from parties.doctor.model import Report, ResourceReport, Verdict, report_to_json
 from parties.doctor.report import examine
 from parties.doctor.subject import Subject
 from parties.interfaces import Actuator
-from parties.model import Pool, PoolKey, Resource
+from parties.model import Core, Domain, Pool, PoolKey, Resource
 from parties.settings import CacheSettings, ControlSettings, CoreDivision, CoreSettings, NodeSettings, ServiceSettings
 
 SubjectOf = Callable[[str], Subject]
@@ -107,12 +108,23 @@ def test_offers(  # noqa: PLR0913, PLR0917 (a row of the table)
     assert offer.range.startswith(range_)
 
 
+@pytest.mark.parametrize(("cores", "lacking"), [((1, 1, 1), True), ((1, 2), False), ((1,), False), ((4, 4), False)])
+def test_domains_of_one_core_are_a_lack(cores: tuple[int, ...], *, lacking: bool, shapes: Callable[[str], Path]) -> None:
+    """A virtual machine with a socket for each core: no service can be given a second one; one socket, or larger ones, are fine."""
+    subject = Subject(root=shapes("virtual-machine"), user_id=0)
+    vars(subject)["domains"] = tuple(
+        Domain(number, tuple(Core(10 * number + core, (10 * number + core,)) for core in range(count)))
+        for number, count in enumerate(cores)
+    )
+    assert [lack.id for lack in cores_of.has_roomy_homes(subject)] == ["cores.narrow-domains"] * lacking
+
+
 def test_who_would_live_where_is_told(subject_of: SubjectOf) -> None:
     """With services that name no home the doctor says how they would be spread over the sockets."""
     services = tuple(ServiceSettings(name, 10, ("/",)) for name in ("web", "db"))
     given = ControlSettings(services, node=NodeSettings(cores=CoreSettings()))
     subject = dataclasses.replace(subject_of("xeon-v2"), given=given)
-    offer = cores.describe(subject, cast("Actuator", None), [Pool(PoolKey(Resource.CORES, 0), 22000, 1000, 1000)])
+    offer = cores_of.describe(subject, cast("Actuator", None), [Pool(PoolKey(Resource.CORES, 0), 22000, 1000, 1000)])
     assert offer.range.endswith("; services live in domain 0 (CPU 0-21,44-65): web; 1 (CPU 22-43,66-87): db")
 
 

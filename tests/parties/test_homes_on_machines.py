@@ -1,12 +1,13 @@
-"""The whole daemon, but for its loop, on the recorded two-socket machine: who is put where, and who stays there."""
+"""Homes on recorded machines, with the whole daemon but for its loop: who is put where, and who stays there."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import selectors
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +16,24 @@ from click.testing import CliRunner
 from machines import machine
 
 from actuators.cgroup.hierarchy import Hierarchies
+from actuators.cgroup.layer import find_layer
 from monitors.topology import Topology
 from parties import cli
 from parties.assembly import Host
 from parties.commands import check as command
 from parties.doctor.subject import Subject
-from parties.model import BEST_EFFORT, IDLE, Holder, PoolKey, Resource
+from parties.interfaces import Actuator
+from parties.makers import MAKERS, Parts, pools_of_homes
+from parties.model import BEST_EFFORT, IDLE, Holder, Node, PoolKey, QosTarget, Resource, Service
+from parties.placement import place
+from parties.policies.fair import fair_start
 from parties.policies.registry import policy_named
 from parties.settings import (
     BestEffortSettings,
+    CacheSettings,
     ControlSettings,
     CoreSettings,
+    FrequencySettings,
     MemorySettings,
     NodeSettings,
     PartiesSettings,
@@ -55,8 +63,8 @@ class Xeon:
             runtime_directory=str(directory / "run"),
             state_directory=str(directory / "state"),
         )
-        for place in ("run", "state"):
-            (directory / place).mkdir()
+        for name in ("run", "state"):
+            (directory / name).mkdir()
         self.group("batch")
 
     def group(self, name: str) -> None:
@@ -74,7 +82,7 @@ class Xeon:
         """The memory nodes of a group."""
         return (self.root / "sys/fs/cgroup/cpuset" / name / "cpuset.mems").read_text().strip()
 
-    @contextmanager
+    @contextlib.contextmanager
     def daemon(self, *services: ServiceSettings, leaving: bool = False) -> Iterator[Host]:
         """A daemon from its start to its stop, at which it puts everything back unless it is to leave it."""
         settings = replace(self.settings, services=services)
@@ -183,6 +191,40 @@ def test_who_is_sent_to_another_socket_goes(xeon: Xeon) -> None:
         assert xeon.cpus("db") < FIRST - stays
         assert (xeon.mems("web"), xeon.mems("db")) == ("0", "0")
         assert xeon.cpus("batch") >= SECOND
+
+
+@pytest.mark.parametrize(("name", "domains"), [("xeon-v2", 2), ("epyc", 16)])
+def test_ways_and_frequencies_are_those_of_the_home(name: str, domains: int, tmp_path: Path) -> None:
+    """Where resctrl and cpufreq have a pool for each domain: a service draws from its own alone, and best-effort jobs from all."""
+    root = machine(name, tmp_path / "machine")
+    shape = Topology.read(root)
+    node_settings = NodeSettings(cores=CoreSettings(), cache=CacheSettings(), frequency=FrequencySettings())
+    settings = ControlSettings((WEB, DB), node=node_settings, runtime_directory=str(tmp_path))
+    managed = {"web": ("/web",), "db": ("/db",), BEST_EFFORT: ("/batch",)}
+    parts = Parts(settings, find_layer(Hierarchies.find(root), root), managed, shape, shape.managed_domains(), root=root)
+    with closing(MAKERS[Resource.CACHE](parts)) as cache, closing(MAKERS[Resource.FREQUENCY](parts)) as frequency:
+        pools = (*pools_of_homes(settings, parts.domains, root)[:domains], *cache.pools(), *frequency.pools())
+        node = Node(name, parts.domains, {pool.key: pool for pool in pools})
+        services = [Service(one.name, QosTarget(one.target_ns), home=parts.homes[one.name]) for one in settings.services]
+        partition = fair_start(node, services, best_effort=True)
+        partition.check(node, services)
+        for pool in node.managed_pools():
+            at_home = {one for one, home in parts.homes.items() if home == pool.key.domain}
+            assert partition.amounts[pool.key].keys() - {IDLE} == at_home | {BEST_EFFORT}, pool.key
+        assert {pool.key.domain for pool in node.managed_pools() if pool.key.resource is Resource.FREQUENCY} == set(range(domains))
+        placement = place(node, partition, None)
+        masks = {(one, domain) for domain, one in placement.way_masks if placement.way_masks[domain, one]}
+        assert masks == {("web", 0), ("db", 1), *((BEST_EFFORT, domain) for domain in range(domains))}
+        assert set(placement.cpus["web"]) < set(parts.domains[0].cpus)
+        assert set(placement.cpus["db"]) < set(parts.domains[1].cpus)
+        written = {(write.holder, write.knob.ref.address[-1]) for write in cache.writes(placement, None) if write.holder in managed}
+        assert {(one, str(domain)) for one in managed for domain in range(domains)} <= written
+
+
+def closing(actuator: Actuator | None) -> AbstractContextManager[Actuator]:
+    """An actuator that is there, given up at the end."""
+    assert actuator is not None
+    return contextlib.closing(actuator)
 
 
 def test_check_says_who_would_live_where(xeon: Xeon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
