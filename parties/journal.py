@@ -20,7 +20,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,17 +114,29 @@ def read_journal(path: Path) -> JournalContents:
     except FileNotFoundError:
         raise
     except OSError as error:
+        hint = "; run parties as root, for example with sudo" if isinstance(error, PermissionError) else ""
         raise JournalError(
-            f"{path}: {error.strerror}; the journal cannot be read, so nothing is known of earlier values"
+            f"{path}: {error.strerror}; the journal cannot be read, so nothing is known of earlier values{hint}"
         ) from error
     contents = JournalContents(good_bytes=data.rfind(b"\n") + 1)
     for number, line in enumerate(data[: contents.good_bytes].split(b"\n")[:-1]):
         try:
             _take_in(contents, _decode_record(line), number, path)
         except (ValueError, KeyError, TypeError) as error:
-            contents.corrupt.append(f"{path} line {number + 1}: {type(error).__name__}: {error}")
+            contents.corrupt.append(f"{path} line {number + 1}: {_told(error)}")
         contents.records = number + 1
     return contents
+
+
+def damaged_lines(corrupt: Sequence[str]) -> str:
+    """How many lines are damaged, in words."""
+    return f"{len(corrupt)} {'line' if len(corrupt) == 1 else 'lines'} of the journal damaged"
+
+
+def _told(error: ValueError | KeyError | TypeError) -> str:
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "it is not JSON"
+    return f"it has no field {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _take_in(contents: JournalContents, body: dict[str, object], number: int, path: Path) -> None:

@@ -18,6 +18,16 @@ class LockError(Exception):
     """The runtime directory cannot be had; the message says who has it, or what is wrong with it, and what to do."""
 
 
+class LockHeldError(LockError):
+    """Somebody has it: a daemon, or a restore."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path, self.owner = path, owner
+        super().__init__(
+            f"{path}: held by {owner}; there is one daemon per runtime directory: stop it, or choose another directory"
+        )
+
+
 class RuntimeLock:
     """Holds ``directory``/lock by flock(2) until closed, the process's number written into it.
 
@@ -37,9 +47,7 @@ class RuntimeLock:
         except OSError as error:
             owner = self._owner()
             os.close(self._fd)
-            raise LockError(
-                f"{self._path}: held by {owner}; there is one daemon per runtime directory: stop it, or choose another directory"
-            ) from error
+            raise LockHeldError(self._path, owner) from error
         with contextlib.suppress(OSError):  # a full disk spoils the message for the second one, not the lock
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)

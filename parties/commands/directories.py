@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,13 @@ class Directories:
 
     state: Path
     runtime: Path
+
+    def options(self) -> str:
+        """What has to be said on a command line to mean these, with a blank before each word."""
+        usual = Directories(STATE_DIRECTORY, RUNTIME_DIRECTORY)
+        words = ["--state-directory", str(self.state)] if self.state != usual.state else []
+        words += ["--runtime-directory", str(self.runtime)] if self.runtime != usual.runtime else []
+        return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def directory_options(command: Callable[..., int]) -> Callable[..., int]:

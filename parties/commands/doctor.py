@@ -71,6 +71,14 @@ def show(report: Report) -> None:
             console.print(f"\n[bold]{title}[/]")
             for line in lines:
                 console.print(f"  - {line}", markup=False, soft_wrap=True)
+    console.print(f"\n{_summary(report)}", markup=False, soft_wrap=True)
+
+
+def _summary(report: Report) -> str:
+    """What the exit code says, in words: the verdicts with their resources, the gravest first."""
+    asked = [one for one in report.resources if one.asked]
+    by_verdict = {verdict.value: [one.resource.value for one in asked if one.verdict is verdict] for verdict in reversed(Verdict)}
+    return "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items() if names) or "nothing is asked for"
 
 
 def _lists(report: Report) -> Iterator[tuple[str, list[str]]]:

@@ -12,9 +12,9 @@ from actuators.registry import KINDS
 from parties import restore as undo
 from parties.commands.control_process import STOP_LIMIT_NS
 from parties.commands.directories import Directories, directory_options, topology_now
-from parties.commands.errors import EXIT_FAILED, EXIT_OK
-from parties.journal import JOURNAL_NAME
-from parties.lock import RuntimeLock
+from parties.commands.errors import EXIT_FAILED, EXIT_OK, MistakeError
+from parties.journal import JOURNAL_NAME, damaged_lines
+from parties.lock import LockHeldError, RuntimeLock
 from parties.restore import Fate, Restored, RestoreReport
 from parties.resume import RESUME_NAME, forget
 
@@ -44,7 +44,7 @@ def restore(directories: Directories, *, at_exit: bool, dry_run: bool, as_json: 
 
     Needed only after a crash or SIGKILL, and for values that the exit policy has held: a run that is stopped in order does the
     rest itself. May be called again at any time; what could not be put back stays in the journal for the next call. Exit code 1:
-    something could not be put back.
+    something could not be put back; 2: a mistake in the call, or a daemon is running.
 
     With --at-exit nothing is done while the daemon is being restarted on purpose, unless systemd says that it was killed.
 
@@ -56,11 +56,17 @@ def restore(directories: Directories, *, at_exit: bool, dry_run: bool, as_json: 
     """  # noqa: D301 - click reads \b as "leave these lines as they are"
     mark = directories.runtime / RESUME_NAME
     left = at_exit and mark.exists() and os.environ.get("EXIT_CODE") not in _KILLED
-    report = (
-        RestoreReport(directories.state / JOURNAL_NAME, dry_run=dry_run)
-        if left
-        else restore_all(directories.state, directories.runtime, dry_run=dry_run, at_exit=at_exit)
-    )
+    try:
+        report = (
+            RestoreReport(directories.state / JOURNAL_NAME, dry_run=dry_run)
+            if left
+            else restore_all(directories.state, directories.runtime, dry_run=dry_run, at_exit=at_exit)
+        )
+    except LockHeldError as error:
+        raise MistakeError(
+            f"{error.path}: held by {error.owner}; a daemon puts everything back by itself when it is stopped; to see what it set, "
+            f"run: parties verify{directories.options()}"
+        ) from error
     if as_json:
         click.echo(json.dumps({**_as_json(report), "left_for_restart": left}))
     elif left:
@@ -88,7 +94,7 @@ def summary(report: RestoreReport) -> str:
         return "there was nothing to put back"
     counts = [f"{len(report.of(fate))} {_words(fate, report)}" for fate in _WORDS if report.of(fate)]
     if report.corrupt:
-        counts.append(f"{len(report.corrupt)} lines of the journal damaged")
+        counts.append(damaged_lines(report.corrupt))
     if report.dry_run:
         counts.insert(0, "dry run, nothing was written")
     return "; ".join(counts)

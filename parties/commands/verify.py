@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -11,7 +12,7 @@ from actuators.registry import KINDS
 from parties.commands.directories import Directories, directory_options
 from parties.commands.errors import EXIT_FAILED, EXIT_OK
 from parties.in_force import IN_FORCE_NAME, InForce, InForceError, read_in_force
-from parties.journal import JOURNAL_NAME, JournalContents, boot_id, read_journal
+from parties.journal import JOURNAL_NAME, JournalContents, boot_id, damaged_lines, read_journal
 from parties.lock import LOCK_NAME
 from parties.verify import DIFFERENCES, Verdict, Verification, Verified, Verifier, running_daemon
 
@@ -51,9 +52,9 @@ def verify(directories: Directories, *, as_json: bool) -> int:
     """  # noqa: D301 - click reads \b as "leave these lines as they are"
     verification = look(directories)
     if as_json:
-        click.echo(json.dumps(_as_json(verification)))
+        click.echo(json.dumps({**_as_json(verification), "journal": str(directories.state / JOURNAL_NAME)}))
     else:
-        _print(verification)
+        _print(verification, directories)
     return EXIT_OK if verification.as_wanted else EXIT_FAILED
 
 
@@ -90,43 +91,64 @@ def _journal(directories: Directories) -> JournalContents:
         return JournalContents()
 
 
-def _print(verification: Verification) -> None:
-    from rich.console import Console  # noqa: PLC0415 - slow to import, and not needed for JSON
-    from rich.table import Table  # noqa: PLC0415
-
+def _print(verification: Verification, directories: Directories) -> None:
     for text in (*verification.damaged, verification.silence):
         click.echo(text, err=True, nl=bool(text))
     if verification.knobs:
-        table = Table("verdict", "holder", "wanted", "actual", "before", box=None, header_style="bold")
-        table.add_column("knob", overflow="fold")
-        for knob in verification.knobs:
-            style = "red" if knob.verdict in DIFFERENCES else ""
-            detail = f" ({knob.detail})" if knob.detail else ""
-            before = _text(knob.before) if knob.journalled else ""
-            wanted = knob.wanted if knob.wanted is not None else ""
-            table.add_row(
-                f"{_WORDS[knob.verdict]}{detail}", knob.holder, wanted, _text(knob.actual), before, str(knob.ref), style=style
-            )
-        console = Console(markup=False, highlight=False, emoji=False)
-        if not console.is_terminal:
-            console.width = _WIDE
+        _print_knobs(verification.knobs)
+    click.echo(_summary(verification, directories))
+
+
+def _print_knobs(knobs: Sequence[Verified]) -> None:
+    """A table; where the terminal is too narrow for it two lines for each knob, so that no path is broken."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and not needed for JSON
+    from rich.measure import Measurement  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    table = Table("verdict", "holder", "wanted", "actual", "before", "knob", box=None, header_style="bold")
+    for knob in knobs:
+        table.add_row(_verdict(knob), knob.holder, *_values(knob).values(), str(knob.ref), style=_style(knob))
+    if Measurement.get(console, console.options.update(max_width=_WIDE), table).maximum <= console.width:
         console.print(table)
-    click.echo(_summary(verification))
+        return
+    for knob in knobs:
+        values = ", ".join(f"{name} {value}" for name, value in _values(knob).items() if value)
+        console.print(f"{_verdict(knob)}: {knob.ref}", style=_style(knob), soft_wrap=True)
+        console.print(f"  {knob.holder}: {values}" if knob.holder else f"  {values}", soft_wrap=True)
+
+
+def _verdict(knob: Verified) -> str:
+    return _WORDS[knob.verdict] + (f" ({knob.detail})" if knob.detail else "")
+
+
+def _style(knob: Verified) -> str:
+    return "red" if knob.verdict in DIFFERENCES else ""
+
+
+def _values(knob: Verified) -> dict[str, str]:
+    """What is told of a knob's value, empty where there is nothing to tell."""
+    wanted = knob.wanted if knob.wanted is not None else ""
+    return {"wanted": wanted, "actual": _text(knob.actual), "before": _text(knob.before) if knob.journalled else ""}
 
 
 def _text(value: str | None) -> str:
     return "unset" if value is None else value
 
 
-def _summary(verification: Verification) -> str:
-    who = f"daemon {verification.running}" if verification.running is not None else "no daemon"
+def _summary(verification: Verification, directories: Directories) -> str:
+    running, journal = verification.running, directories.state / JOURNAL_NAME
+    who = f"daemon {running}" if running is not None else f"no daemon in {directories.runtime}"
     counts = [f"{len(verification.of(verdict))} {words}" for verdict, words in _WORDS.items() if verification.of(verdict)]
     if verification.damaged:
-        counts.append(f"{len(verification.damaged)} lines of the journal damaged")
+        counts.append(damaged_lines(verification.damaged))
     hint = ""
-    if verification.running is None and not verification.as_wanted:
-        hint = "; run: parties restore"
-    none = "what it wants is not known" if verification.silence else "nothing is changed"
+    if running is None and not verification.as_wanted:
+        hint = f"; run: parties restore{directories.options()}"
+    there = "" if journal.exists() else "there is no "
+    none = "what it wants is not known" if verification.silence else f"nothing is changed ({there}{journal})"
     return f"{who}: {', '.join(counts) or none}{hint}"
 
 

@@ -106,11 +106,13 @@ def _warnings(subject: Subject) -> tuple[str, ...]:
 
 def _changes(subject: Subject, rest: Rest) -> list[str]:
     """Only where there is something to keep off, and nobody has asked for it yet."""
+    cores = subject.settings.node.cores
     wanted, changes = subject.settings.rest, []
+    needs = "" if cores is not None and cores.reserved_cpus else "; it needs reserved CPUs in [node.cores]"
     if not wanted.processes and sum(load.millicores for load in rest.processes) >= _NOTABLE_MILLICORES:
-        changes.append("processes = true in [rest] keeps other processes off the managed CPUs")
+        changes.append(f"processes = true in [rest] keeps other processes off the managed CPUs{needs}")
     if not wanted.kernel_threads and sum(load.millicores for load in rest.movable_kernel_threads) >= _NOTABLE_MILLICORES:
-        changes.append("kernel_threads = true in [rest] keeps kernel threads that can move off the managed CPUs")
+        changes.append(f"kernel_threads = true in [rest] keeps kernel threads that can move off the managed CPUs{needs}")
     if not wanted.interrupts and sum(load.per_s for load in rest.interrupts if load.interrupt.of_device) >= _NOTABLE_PER_S:
-        changes.append("interrupts = true in [rest] keeps interrupts of devices off the managed CPUs")
+        changes.append(f"interrupts = true in [rest] keeps interrupts of devices off the managed CPUs{needs}")
     return changes

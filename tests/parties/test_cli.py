@@ -336,6 +336,8 @@ def test_restore_leaves_a_running_daemon_alone(tmp_path: Path) -> None:
         result = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr.startswith(f"parties: {tmp_path}/lock: held by process ")
+    assert "puts everything back by itself when it is stopped" in result.stderr
+    assert result.stderr.endswith(f"run: parties verify --state-directory {tmp_path} --runtime-directory {tmp_path}\n")
     assert len(result.stderr.splitlines()) == 1
 
 

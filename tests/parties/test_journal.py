@@ -160,7 +160,9 @@ def test_every_flipped_byte_is_noticed(journal: Journal) -> None:
 @pytest.mark.parametrize(("damage", "complaint"), [
     (lambda lines: [lines[0], lines[2]], "record 2 stands where record 1 should be"),
     (lambda lines: [lines[0], lines[1], lines[1], lines[2]], "record 1 stands where record 2 should be"),
-    (lambda lines: [lines[0], b"\x00" * 40 + b"\n", lines[2]], "line 2"),
+    (lambda lines: [lines[0], b"\x00" * 40 + b"\n", lines[2]], "line 2: it is not JSON"),
+    (lambda lines: [lines[0], b"\xff" * 40 + b"\n", lines[2]], "line 2: it is not JSON"),
+    (lambda lines: [lines[0], encode_record({"record": "entry"}), lines[2]], "line 2: it has no field 'n'"),
     (lambda lines: [lines[0], b"[]\n", lines[2]], "not a record"),
 ])  # fmt: skip
 def test_damage_in_the_middle(

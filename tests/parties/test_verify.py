@@ -11,11 +11,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click import unstyle
 from click.testing import CliRunner, Result
 
 from parties.cli import main
+from parties.commands.directories import RUNTIME_DIRECTORY, Directories
+from parties.commands.errors import STATE_DIRECTORY
 from parties.in_force import IN_FORCE_NAME, InForce, Wanted, write_in_force
-from parties.journal import Journal, JournalContents, JournalEntry, JournalHeader, boot_id
+from parties.journal import JOURNAL_NAME, Journal, JournalContents, JournalEntry, JournalHeader, boot_id
 from parties.knob import Knob, KnobKind, KnobKinds, KnobRef
 from parties.lock import LOCK_NAME, RuntimeLock
 from parties.model import Resource
@@ -214,11 +217,15 @@ def test_command_beside_a_daemon(call: Call, knob: Path, tmp_path: Path) -> None
     ]
 
 
-def test_command_without_a_daemon(call: Call, knob: Path) -> None:
-    """What was not put back is told with what to do; once it is, all is well."""
+def test_command_without_a_daemon(call: Call, knob: Path, tmp_path: Path) -> None:
+    """What was not put back is told with the whole command that does it; once it is, all is well."""
     result = call()
     assert result.exit_code == 1
-    assert result.output.splitlines()[-1] == "no daemon: 1 NOT PUT BACK; run: parties restore"
+    state, run = tmp_path / "state", tmp_path / "run"
+    command = f"parties restore --state-directory {state} --runtime-directory {run}"
+    assert result.output.splitlines()[-1] == f"no daemon in {run}: 1 NOT PUT BACK; run: {command}"
+    assert Directories(STATE_DIRECTORY, run).options() == f" --runtime-directory {run}"
+    assert Directories(STATE_DIRECTORY, RUNTIME_DIRECTORY).options() == ""
     knob.write_text("theirs")
     assert call().exit_code == 0
 
@@ -259,11 +266,28 @@ def test_command_with_a_damaged_journal(call: Call, knob: Path, tmp_path: Path) 
     path.write_bytes(path.read_bytes().replace(b"theirs", b"thairs"))
     result = call()
     assert result.exit_code == 1
-    assert "line 2: ValueError: the checksum does not match" in result.output
+    assert "line 2: the checksum does not match" in result.output
     assert knob.exists()
 
 
-def test_command_with_nothing(call: Call) -> None:
-    """No daemon, no journal: nothing is changed."""
+def test_command_with_nothing(call: Call, tmp_path: Path) -> None:
+    """No daemon, no journal: nothing is changed, as far as the places show that were looked at."""
     result = call()
-    assert (result.exit_code, result.output) == (0, "no daemon: nothing is changed\n")
+    state, run = tmp_path / "state", tmp_path / "run"
+    told = f"no daemon in {run}: nothing is changed (there is no {state / JOURNAL_NAME})\n"
+    assert (result.exit_code, result.output) == (0, told)
+    Journal(state, started_unix_ns=1).close()
+    assert call().output == f"no daemon in {run}: nothing is changed ({state / JOURNAL_NAME})\n"
+    assert json.loads(call("--json").output)["journal"] == str(state / JOURNAL_NAME)
+
+
+@pytest.mark.parametrize(("columns", "broken"), [(400, False), (80, True)])
+def test_no_path_is_broken(columns: int, *, broken: bool, call: Call, knob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal that is too narrow for the table each knob has two lines, and its path stays in one piece."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = unstyle(call().output)
+    assert f"file:{knob}" in text
+    assert ("  actual ours, before theirs" in text.splitlines()) is broken
+    assert ("verdict" in text) is not broken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -80,6 +81,19 @@ def test_table_is_for_people(call: Callable[..., Result]) -> None:
     assert "16 ways of 1 MiB" in line
     assert "  - cache: narrow its mask, or make it exclusive so that its ways are left alone" in text.splitlines()
     assert "kubelet, static CPU policy (/var/lib/kubelet/cpu_manager_state)" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "summary"),
+    [
+        ("xeon-v2", "managed: cores, cache, frequency, memory, disk, network"),
+        ("epyc", "degraded: cache; managed: cores, frequency, memory, disk, network"),
+        ("virtual-machine", "not managed: cache, frequency; degraded: disk; managed: cores, memory, network"),
+    ],
+)
+def test_last_line_says_what_the_exit_code_is_for(name: str, summary: str, call: Callable[..., Result]) -> None:
+    """Each resource by its verdict, the gravest first."""
+    assert call(name).output.splitlines()[-1] == summary
 
 
 def test_names_in_brackets_are_shown_as_they_are(call: Callable[..., Result]) -> None:
@@ -215,6 +229,10 @@ def test_rest_of_the_machine_is_named_with_its_cost(subject_of: SubjectOf) -> No
         }
     ]
     assert [change.split(" = ")[0] for change in report.change] == ["processes", "kernel_threads", "interrupts"]
+    assert all(change.endswith("; it needs reserved CPUs in [node.cores]") for change in report.change)
+    given = ControlSettings((), node=NodeSettings(cores=CoreSettings(reserved_cpus=(0,))))
+    reserving = _rest_of(dataclasses.replace(subject_of("virtual-machine"), given=given), millicores=250, per_s=900)
+    assert [change for change in reserving.change if "reserved" in change] == []
 
 
 def test_quiet_machine_needs_no_change(subject_of: SubjectOf) -> None:
