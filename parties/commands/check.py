@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from monitors.topology import TopologyError
+from parties.commands.directories import CONFIGURATION
 from parties.commands.errors import EXIT_MISTAKE, EXIT_OK
 from parties.config import ConfigError, Configuration, Problem, load
 from parties.config_machine import check_machine
@@ -42,21 +43,25 @@ class _Checked:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-c", "--config", "named", type=click.Path(path_type=Path), help="The same as FILE, as other commands name it.")
 @click.option("--no-machine", is_flag=True, help="Look at the file alone, not at this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(file: Path, *, no_machine: bool, as_json: bool) -> int:
-    """Say everything that is wrong with the configuration FILE, or with this machine for it.
+def check(file: Path | None, named: Path | None, *, no_machine: bool, as_json: bool) -> int:
+    """Say everything that is wrong with a configuration, or with this machine for it.
 
-    A resource that the file asks for and this machine cannot manage is a warning: the daemon runs with the others. Changes nothing.
-    Exit code 0: it can be run (there may be warnings); 2: it cannot.
+    FILE is /etc/parties/parties.toml unless given. A resource that it asks for and this machine cannot manage is a warning: the
+    daemon runs with the others. Changes nothing. Exit code 0: it can be run (there may be warnings); 2: it cannot.
 
     \b
     Examples:
-      parties check /etc/parties/parties.toml
+      parties check
       parties check --no-machine parties.toml     on another machine than the one it is for
       parties check --json parties.toml | jq .problems
     """  # noqa: D301 - click reads \b as "leave these lines as they are"
+    if file is not None and named is not None:
+        raise click.UsageError("one configuration at a time: give FILE or -c FILE")
+    file = file or named or CONFIGURATION
     checked = _examine(file, machine=not no_machine)
     if as_json:
         click.echo(json.dumps(_as_json(file, checked)))

@@ -1,4 +1,4 @@
-"""Options for where the daemon keeps its files, for subcommands that look at them from outside."""
+"""Where the daemon's files are, and options for subcommands that look at them from outside."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from monitors.topology import Topology, TopologyError
 from parties.commands.errors import STATE_DIRECTORY
 
+CONFIGURATION = Path("/etc/parties/parties.toml")
 RUNTIME_DIRECTORY = Path("/run/parties")
 
 

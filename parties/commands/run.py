@@ -19,6 +19,7 @@ from rich.console import Console
 from monitors.machine import MachineMonitor
 from parties.commands.check import load_for
 from parties.commands.control_process import Ending, Launch, follow
+from parties.commands.directories import CONFIGURATION
 from parties.commands.errors import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_OK, MistakeError, RunFailedError, write_details
 from parties.commands.options import DURATION_TYPE
 from parties.commands.restore import restore_all, summary
@@ -31,7 +32,6 @@ from parties.notify import Notifier, StatusLine
 from parties.resume import forget
 from parties.settings import ControlSettings
 
-CONFIGURATION = "/etc/parties/parties.toml"
 _ERROR_PREFIX = "parties: "
 
 

@@ -83,7 +83,7 @@ def test_every_command_helps(name: str) -> None:
     [
         (["rnu"], "Error: there is no command 'rnu'; did you mean 'run'?"),
         (["xyzzy"], f"Error: there is no command 'xyzzy'; known: {', '.join(cli.BUILT_IN)}"),
-        (["check"], "Error: Missing argument 'FILE'."),
+        (["check", "a.toml", "-c", "b.toml"], "Error: one configuration at a time: give FILE or -c FILE"),
         (["completion", "tcsh"], "Error: Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'."),
         (
             ["run", "--duration", "60"],
@@ -278,9 +278,11 @@ def test_check_compares_with_the_machine() -> None:
     assert call("check", "--no-machine", "--json", EXAMPLE).exit_code == 0
 
 
-def test_check_of_no_file() -> None:
-    """A file that is not there is one line."""
-    result = call("check", "/nowhere/p.toml")
+@pytest.mark.parametrize("words", [("/nowhere/p.toml",), ("-c", "/nowhere/p.toml"), ()])
+def test_check_of_no_file(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is not there is one line, however it was named; the one of ``parties run`` where none was."""
+    monkeypatch.setattr("parties.commands.check.CONFIGURATION", Path("/nowhere/p.toml"))
+    result = call("check", *words)
     assert (result.exit_code, result.stderr) == (
         2,
         "parties: /nowhere/p.toml: cannot be read: No such file or directory; say where it is with -c FILE\n",
