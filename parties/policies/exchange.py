@@ -89,7 +89,7 @@ class Exchange:
     engaged: AbstractSet[str]
     recipient: Holder
     withheld: Mapping[PoolKey, int] = field(default_factory=dict)
-    traded: AbstractSet[Holder | None] = field(default_factory=frozenset)
+    traded: AbstractSet[Holder] = frozenset()
 
     def amount(self, pool: Pool, holder: Holder) -> int:
         """What a holder has."""

@@ -118,7 +118,7 @@ class Parties:
         exchange = self._exchange(observation, judged)
         self._settle(exchange)
         moves = network_moves(self._services, exchange, self._settings)
-        choices = [self._choose(game, exchange) for game in self._by_need(judged)]
+        choices = [self._choose(game, seen, exchange) for game, seen in self._by_need(judged)]
         moves += tuple([choice.move for choice in choices if choice.move is not None])
         choice = min(choices, key=_Choice.rank)
         migration = self._migration.update(observation, judged)
@@ -148,7 +148,7 @@ class Parties:
     def _engaged(self, exchange: Exchange) -> set[str]:
         """Who may take part in no move: whose last action is not judged or not undone yet, or who is party to another move."""
         engaged = {name for name, tenant in self._tenants.items() if tenant.trial is not None or tenant.revert is not None}
-        engaged.update(holder for holder in exchange.traded if holder is not None)
+        engaged.update(exchange.traded)
         for move in _pending(exchange.observation):
             engaged.update(holder for holder in (move.giver, move.taker) if holder is not None)
         return engaged
@@ -198,25 +198,21 @@ class Parties:
 
     # The decision of this interval.
 
-    def _by_need(self, judged: Mapping[str, Verdict]) -> Sequence[_Game]:
-        """The domains, the one with the most urgent service first: what the whole node shares is had by whoever comes first."""
+    def _by_need(self, judged: Mapping[str, Verdict]) -> Sequence[tuple[_Game, Mapping[str, Verdict]]]:
+        """Each domain with its verdicts, that of the most urgent service first: it chooses first of what the whole node shares."""
+        if len(self._games) == 1:
+            return [(self._games[0], judged)]
+        seen = [(game, {name: judged[name] for name in game if name in judged}) for game in self._games]
+        return sorted(seen, key=lambda pair: min([verdict.urgency for verdict in pair[1].values()], default=_NO_NEED))
 
-        def urgency(game: _Game) -> tuple[float, float]:
-            return min((verdict.urgency for verdict in _judged(game, judged).values()), default=_NO_NEED)
-
-        return sorted(self._games, key=urgency) if len(self._games) > 1 else self._games
-
-    def _choose(self, game: _Game, exchange: Exchange) -> _Choice:
+    def _choose(self, game: _Game, judged: Mapping[str, Verdict], exchange: Exchange) -> _Choice:
         """The choice of a domain. What it moves of the whole node's, and whose, is left alone by the domains after it."""
         exchange.engaged = self._engaged(exchange)
-        choice = self._revert(game, exchange) or self._trade(game, exchange)
-        if choice.move is not None:
+        choice = self._revert(game, exchange) or self._upsize(judged, exchange) or self._downsize(judged, exchange)
+        if choice.move is not None and len(self._games) > 1:
             exchange.closed |= {choice.move.pool}
-            exchange.traded |= {choice.move.giver, choice.move.taker}
+            exchange.traded |= {holder for holder in (choice.move.giver, choice.move.taker) if holder is not None}
         return choice
-
-    def _trade(self, game: _Game, exchange: Exchange) -> _Choice:
-        return self._upsize(game, exchange) or self._downsize(game, exchange)
 
     def _revert(self, game: _Game, exchange: Exchange) -> _Choice | None:
         reverting = [tenant for tenant in game.values() if tenant.revert is not None]
@@ -234,8 +230,7 @@ class Parties:
             exchange.engaged = self._engaged(exchange)  # what need not be undone, or cannot be, is settled
         return None
 
-    def _upsize(self, game: _Game, exchange: Exchange) -> _Choice | None:
-        judged = _judged(game, exchange.verdicts)
+    def _upsize(self, judged: Mapping[str, Verdict], exchange: Exchange) -> _Choice | None:
         violating = [name for name, verdict in judged.items() if verdict.slack < self._settings.upsize_slack]
         if not violating:
             return None
@@ -250,8 +245,7 @@ class Parties:
         self._prevent_ping_pong(move, exchange)
         return _Choice(move, move.reason, tenant.service.name)
 
-    def _downsize(self, game: _Game, exchange: Exchange) -> _Choice:
-        judged = _judged(game, exchange.verdicts)
+    def _downsize(self, judged: Mapping[str, Verdict], exchange: Exchange) -> _Choice:
         sound = [name for name, verdict in judged.items() if not verdict.failing]
         relaxed = [name for name in sound if judged[name].cautious_slack > self._settings.downsize_slack]
         if not relaxed:
@@ -295,10 +289,6 @@ class Parties:
 
 def _pending(observation: Observation) -> list[Move]:
     return [outcome.move for outcome in observation.outcomes if outcome.status is MoveStatus.PENDING]
-
-
-def _judged(game: _Game, judged: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
-    return {name: judged[name] for name in game if name in judged}
 
 
 def _games(node: Node, tenants: Mapping[str, _Tenant]) -> tuple[_Game, ...]:
