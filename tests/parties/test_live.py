@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
+import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from parties.front import tick_message
+from parties.front import FrontFeed, tick_message
 from parties.live import LiveView, PlainView, Recent, amount_text, latency_text, render, trend
 from parties.model import (
     BEST_EFFORT,
     IDLE,
     Decision,
+    Domain,
     LatencyView,
     Move,
     MoveOutcome,
@@ -112,6 +116,17 @@ def test_fits_the_terminal(recent: Recent, width: int) -> None:
     assert max(len(line) for line in text.splitlines()) <= width
     if width >= 80:
         assert "…" not in text
+
+
+@pytest.mark.parametrize(("domains", "homes"), [((0, 22), {"memcached": 22, "nginx": 0}), ((0,), {})])
+def test_the_start_tells_homes_where_there_are_several(domains: tuple[int, ...], homes: dict[str, int]) -> None:
+    """The first message names each service's domain; where there is one only, there is nothing to tell."""
+    node = Node("n", tuple(Domain(number, ()) for number in domains), {})
+    services = {name: replace(SERVICES[name], home=homes.get(name, 0)) for name in ("memcached", "nginx")}
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        FrontFeed(near).started(node, services, {"policy": "parties"})
+        assert json.loads(far.recv(1 << 16)) == {"version": 1, "type": "started", "policy": "parties", "homes": homes}
 
 
 def test_homes_are_shown_where_there_are_several(recent: Recent) -> None:
