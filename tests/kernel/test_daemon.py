@@ -23,7 +23,7 @@ from actuators.registry import KINDS
 from parties.client import HistogramClient
 from parties.model import BEST_EFFORT, MILLICORES_PER_CORE, NS_PER_S
 from parties.restore import restore
-from parties.settings import MS, ControlSettings, MemorySettings, ServiceSettings
+from parties.settings import MS, ControlSettings, MemorySettings, NodeSettings, ServiceSettings
 
 pytestmark = pytest.mark.kernel
 
@@ -186,6 +186,26 @@ def test_memory_that_cannot_shrink_while_running_costs_the_move_and_nothing_else
         assert process.poll() is None
         assert daemon.stop()["refused"] >= 1
     assert site.values() == before
+
+
+def test_memory_that_a_job_uses_is_asked_for_once_until_it_uses_less(site: Site, spawn: Spawn, feeder: MakeFeeder) -> None:
+    """With nothing but memory to trade, one refusal and no more of them; once the job is gone its memory is taken."""
+    process = spawn(site.job, sys.executable, "-c", HOLD_200_MIB)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    node = NodeSettings(memory=MemorySettings(1536 << 20, 64 << 20))
+    with Daemon(replace(site.settings, node=node)) as daemon:
+        daemon.started()
+        feeder("web", VIOLATING_NS)
+        feeder("store", VIOLATING_NS)
+        daemon.event("Device or resource busy")
+        for _ in range(10):
+            tick = daemon.tick(lambda message: "hold" in message["reason"])
+            assert tick["best_effort"]["amounts"]["memory"] == 256 << 20
+        assert sum("refused" in message["text"] for message in daemon.messages if message["type"] == "event") == 1
+        process.kill()
+        daemon.tick(lambda message: message["best_effort"]["amounts"]["memory"] < 256 << 20)
+        daemon.stop()
 
 
 def test_a_service_that_dies_gives_back_and_is_admitted_with_new_processes(site: Site, spawn: Spawn, feeder: MakeFeeder) -> None:
