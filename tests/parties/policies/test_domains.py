@@ -178,6 +178,33 @@ def test_each_domain_is_a_game_of_its_own(homes: list[int], intervals: list[list
             assert {names[holder] for holder in (move.giver, move.taker) if holder in names} == {move.pool.domain}
 
 
+def slack_of_queue(game: Game, name: str, load: float) -> float:
+    """The slack of an M/M/1 queue whose capacity comes from cores and ways: ever less towards capacity."""
+    home = next(service.home for service in game.services if service.name == name)
+    cores, ways = (game.partition.amount(PoolKey(resource, home), name) for resource in (CORES, CACHE))
+    capacity = cores / 1000 * (0.7 + 0.3 * min(1.0, ways / 8))
+    return -9.0 if load >= capacity else 1 - 0.46 / (1 - load / capacity) / capacity
+
+
+def test_it_converges_beside_a_domain_where_nothing_helps() -> None:
+    """One service asks more than its domain has, for ever; in the other one the heavy service gets what it lacks from the light."""
+    game = Game({"hopeless": 0, "heavy": 1, "light": 1})
+    loads = {"hopeless": 50.0, "heavy": 3.0, "light": 0.2}
+
+    def play(intervals: int) -> int:
+        """How many of so many intervals the heavy service missed its target in."""
+        missed = 0
+        for _ in range(intervals):
+            slacks = {name: slack_of_queue(game, name, load) for name, load in loads.items()}
+            missed += slacks["heavy"] < 0
+            game.step(**slacks)
+        return missed
+
+    assert play(1) == 1
+    play(119)
+    assert play(200) <= 20
+
+
 @pytest.mark.parametrize("best_effort", [True, False])
 def test_the_fair_start_divides_each_domain_by_itself(*, best_effort: bool) -> None:
     """Three services in one domain and one in another: a third and the whole, or with jobs a quarter and a half."""
