@@ -54,7 +54,7 @@ from parties.resume import (
     ResumeError,
     leave,
     members_of,
-    network_layout,
+    network_place,
     resumed_partition,
     take_up,
 )
@@ -155,6 +155,7 @@ class Host:
         )
         for warning in self._rest.warnings():
             self._events("warning", warning)
+        earlier = self.earlier
         parts = Parts(
             settings,
             self._layer,
@@ -162,7 +163,8 @@ class Host:
             topology,
             domains,
             found=self._found_before(),
-            earlier_homes=self.earlier.left.homes if self.earlier is not None else {},
+            earlier_homes=earlier.left.homes if earlier is not None else {},
+            earlier_holders={ref: wanted.holder for ref, wanted in earlier.in_force.wanted.items()} if earlier is not None else {},
         )
         self.services = tuple(_service(service, parts.homes[service.name]) for service in settings.services)
         self._all_actuators = make_actuators(parts)
@@ -249,7 +251,7 @@ class Host:
     def leave(self, file: InForceFile) -> bool:
         """Leave everything in force for the daemon that follows; whether that could be said, else it has to be put back."""
         self.platform.settle(SETTLE_LIMIT_NS)
-        left = Left(os.getpid(), members_of(self._settings), network_layout(self._settings), self.homes)
+        left = Left(os.getpid(), members_of(self._settings), network_place(self._settings), self.homes)
         self._left = file.keep() and self._marked(left)
         return self._left
 
@@ -368,8 +370,10 @@ class Host:
             if len(report.entries) > left:
                 restored = len(report.of(Fate.RESTORED))
                 self._events("warning", f"an earlier run ended without undoing its work: {restored} values put back")
-        elif self.earlier.left.network != network_layout(self._settings):
-            self._put_back(lambda ref: ref.kind in KINDS and KINDS[ref.kind].resource is Resource.NETWORK)  # numbered anew
+        elif self.earlier.left.network != network_place(self._settings):
+            restored = self._put_back(lambda ref: ref.kind in KINDS and KINDS[ref.kind].resource is Resource.NETWORK)
+            if restored and self._settings.node.network is not None:
+                self._events("warning", "the traffic classes are made anew in another place; for a moment traffic is not shaped")
 
     def _found_before(self) -> Mapping[KnobRef, str]:
         """The values of before an earlier daemon whose own are still in force."""
@@ -397,10 +401,12 @@ class Host:
         leaves = Leavers(self.earlier, members_of(self._settings), kept, partitioned, KINDS)
         self._put_back(lambda ref: not self._rest.asks(ref) if self._rest.knows(ref) else leaves(ref))
 
-    def _put_back(self, only: Callable[[KnobRef], bool]) -> None:
+    def _put_back(self, only: Callable[[KnobRef], bool]) -> int:
+        """Put back the values that ``only`` chooses; how many were not as before."""
         restored = len(self._told(restore(self._state / JOURNAL_NAME, KINDS, only=only)).of(Fate.RESTORED))
         if restored:
             self._events("info", f"{restored} values put back that are not managed any more, or have to be made anew")
+        return restored
 
     def _listen(self, settings: ControlSettings, signal: Signal) -> HistogramSocket:
         return self._closed_last(

@@ -24,7 +24,7 @@ from monitors.topology import Topology
 from parties.homes import choose_homes
 from parties.interfaces import Actuator
 from parties.knob import KnobRef
-from parties.model import MILLICORES_PER_CORE, Domain, Pool, PoolKey, Resource
+from parties.model import MILLICORES_PER_CORE, Domain, Holder, Pool, PoolKey, Resource
 from parties.settings import ControlSettings, CoreDivision
 
 
@@ -34,7 +34,7 @@ class Parts:
 
     ``found`` are values of before an earlier daemon by knob, ``machine_bytes`` is the machine's memory (0: as the kernel says),
     ``root`` is where /proc, /sys and /dev are. ``only_ask``: nothing will be written, so that it need not be permitted.
-    ``earlier_homes`` are the homes in force that an earlier daemon left.
+    ``earlier_homes`` are the homes in force that an earlier daemon left, ``earlier_holders`` says whose each knob was that it left.
     """
 
     settings: ControlSettings
@@ -47,6 +47,7 @@ class Parts:
     root: Path = Path("/")
     only_ask: bool = False
     earlier_homes: Mapping[str, int] = field(default_factory=dict)
+    earlier_holders: Mapping[KnobRef, Holder] = field(default_factory=dict)
 
     @cached_property
     def homes(self) -> dict[str, int]:
@@ -145,7 +146,9 @@ def _network(parts: Parts) -> Actuator | None:
         return None
     services, jobs = parts.settings.services, parts.settings.best_effort
     hierarchies = parts.layer.hierarchies
-    return NetworkActuator(settings, services, jobs, v2_root=hierarchies.v2, net_cls=hierarchies.v1.get("net_cls"))
+    return NetworkActuator(
+        settings, services, jobs, v2_root=hierarchies.v2, net_cls=hierarchies.v1.get("net_cls"), earlier=parts.earlier_holders
+    )
 
 
 MAKERS: Mapping[Resource, Callable[[Parts], Actuator | None]] = {

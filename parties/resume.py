@@ -8,7 +8,6 @@ A control process that is stopped for one that follows leaves every value in for
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +44,7 @@ class ResumeError(Exception):
 class Left:
     """The file ``resume``: who left the values, and what they hung on besides what is in force.
 
-    ``members`` are the groups, units and containers of each holder; ``network`` is the fingerprint of the layout of classes;
+    ``members`` are the groups, units and containers of each holder; ``network`` is where the traffic classes are;
     ``homes`` is the domain that each service lives in.
     """
 
@@ -71,11 +70,13 @@ def members_of(settings: ControlSettings) -> dict[Holder, tuple[str, ...]]:
     return members | {BEST_EFFORT: tuple(jobs)}
 
 
-def network_layout(settings: ControlSettings) -> str:
-    """A fingerprint of what the layout of traffic classes is made from: with another one it has to be made anew."""
-    services = [(service.name, service.cgroups, service.units, service.containers, service.ports) for service in settings.services]
-    jobs = [(job.cgroups, job.units, job.containers) for job in settings.best_effort]
-    return hashlib.sha256(compact_json(to_json([settings.node.network, services, jobs]))).hexdigest()[:16]
+def network_place(settings: ControlSettings) -> str:
+    """Where the traffic classes are; "" where there are none. Somewhere else they have to be made anew, all else changes in place.
+
+    Earlier versions wrote a fingerprint of the whole layout here, which no place is the same as.
+    """
+    network = settings.node.network
+    return "" if network is None else " ".join(("in", network.namespace or ".", "on", network.device, network.parent or "root"))
 
 
 def leave(runtime_directory: Path, left: Left) -> None:

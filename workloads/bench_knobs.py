@@ -14,7 +14,8 @@ from actuators.cgroup.group import DEFAULT_PERIOD_US, FROZEN, IDLE_CLASS, THAWED
 from actuators.cgroup.v2_memory import MemoryKnob
 from actuators.frequency.knobs import Cap, CapKnob, Setting, UserspaceKnob
 from actuators.network.actuator import DEVICE_CLASS, FIRST_SERVICE_CLASS, REST_CLASS, htb_class
-from actuators.network.knobs import ClassKnob, Device, QdiscKnob
+from actuators.network.device import Device
+from actuators.network.knobs import ClassKnob, QdiscKnob
 from actuators.network.tc import handle_text
 from parties.knob import Knob
 from parties.report import percentile

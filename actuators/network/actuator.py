@@ -8,6 +8,9 @@
 7061:10..  one per service    rate = ceil = what it holds
 ```
 
+A service keeps its class as long as daemons follow each other: one that goes on with what an earlier one left gives nobody's class
+another number, and none that was in use to somebody else. So what changes with the services changes in place.
+
 Services and best-effort jobs do not borrow, so the rest alone gets what is idle, reserved or over, without a write of its own. HTB
 knows no rate of 0: best-effort jobs that hold nothing keep 1 Mbit/s, so that frozen jobs' connections stay alive and what they
 owe when they thaw is paid in half a second. Bursts last 4 ms, as a timer on a busy machine may be that late.
@@ -19,28 +22,23 @@ configuration, else the default class of an HTB), or network is not managed (``a
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from actuators.holders import changes
 from actuators.network.attach import Place, Wish, default_kind, find_place
 from actuators.network.classify import Classification, Recognised, classify, service
-from actuators.network.knobs import (
-    HANDLE,
-    ClassKnob,
-    Device,
-    FilterKnob,
-    QdiscKnob,
-    filter_text,
-    is_own,
-    qdisc_text,
-)
+from actuators.network.device import HANDLE, Device
+from actuators.network.filters import FilterKnob, filter_text
+from actuators.network.knobs import ClassKnob, QdiscKnob, is_own, qdisc_text
 from actuators.network.net_cls import ClassIdKnob
 from actuators.network.probe import KernelSupport, kernel_support
-from actuators.network.tc import TC_H_ROOT, TICK_NS, ClassState, HtbClass, Qdisc, handle_text
-from parties.knob import Effect, KnobError, KnobWrite
+from actuators.network.tc import TC_H_ROOT, TICK_NS, ClassState, HtbClass, Qdisc, handle_text, parse_handle
+from parties.knob import Effect, KnobError, KnobRef, KnobWrite
 from parties.model import BEST_EFFORT, NS_PER_S, RESERVED, Holder, Pool, PoolKey, Resource
 from parties.placement import Placement
 from parties.settings import BestEffortSettings, NetworkSettings, ServiceSettings
@@ -68,12 +66,13 @@ class NetworkActuator:
     """The only writer of network bandwidth on one device. Amounts are bits/s, multiples of 8.
 
     ``v2_root`` is the mount point of the cgroup v2 tree and ``net_cls`` of that v1 controller, None where there is none. Once
-    ``pools`` has been asked, ``problems`` says in full sentences whose traffic cannot be recognised.
+    ``pools`` has been asked, ``problems`` says in full sentences whose traffic cannot be recognised. ``earlier`` says whose each
+    knob was that an earlier daemon has left to be gone on with; whoever gives it puts back those of holders that are no more.
     """
 
     resource = Resource.NETWORK
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a device is divided by, each by name
         self,
         settings: NetworkSettings,
         services: Sequence[ServiceSettings],
@@ -81,14 +80,18 @@ class NetworkActuator:
         *,
         v2_root: Path | None = None,
         net_cls: Path | None = None,
+        earlier: Mapping[KnobRef, Holder] = MappingProxyType({}),
     ) -> None:
         self._settings = settings
         self._v2_root = v2_root
         self._net_cls = net_cls
         self._parent = TC_H_ROOT
         self._device = Device(settings.device, settings.namespace)
+        self._numbered = _numbered(settings, earlier)
+        taken = self._numbered.values()
+        free = (number for number in itertools.count(FIRST_SERVICE_CLASS) if number not in taken)
         self.classes: Mapping[Holder, int] = {
-            **{one.name: FIRST_SERVICE_CLASS + number for number, one in enumerate(services)},
+            **{one.name: self._numbered.get(one.name) or next(free) for one in services},
             BEST_EFFORT: BEST_EFFORT_CLASS,
         }
         self._recognised = (
@@ -206,12 +209,11 @@ class NetworkActuator:
         )
 
     def _resumable(self) -> bool:
-        """Whether what an earlier run left has this configuration's layout, so that it is taken over without a jolt."""
+        """Whether what an earlier run left can be changed in place, or has this configuration's layout already."""
         expected = {DEVICE_CLASS, REST_CLASS, *self.classes.values()}
-        return (
-            QdiscKnob(self._device).read() == self._root_text()
-            and set(self._found_classes()) == expected
-            and (FilterKnob(self._device).read() or "") == self._filters
+        return QdiscKnob(self._device).read() == self._root_text() and (
+            bool(self._numbered)
+            or (set(self._found_classes()) == expected and (FilterKnob(self._device).read() or "") == self._filters)
         )
 
     def _classification(self) -> Classification:
@@ -265,6 +267,13 @@ class NetworkActuator:
         effect = Effect.NEUTRAL if amount == before else Effect.TAKE if amount < before else Effect.GIVE
         knob = ClassKnob(self._device, self.classes[holder])
         return KnobWrite(knob, htb_class(DEVICE_CLASS, rate, rate, priority).text(), holder, effect)
+
+
+def _numbered(settings: NetworkSettings, earlier: Mapping[KnobRef, Holder]) -> dict[Holder, int]:
+    """The class of each holder that has had one on this device; of those with fixed classes only whether there were any."""
+    place = (settings.namespace, settings.device)
+    classes = ((ref, holder) for ref, holder in earlier.items() if ref.kind == ClassKnob.KIND and ref.address[:2] == place)
+    return {holder: parse_handle(ref.address[2]) for ref, holder in classes if holder != RESERVED}
 
 
 def _text_of(rules: Classification) -> str:

@@ -21,7 +21,7 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -92,7 +92,7 @@ def classify(
     """
     groups: set[GroupRule] = set()
     ports: dict[int, Recognised] = {}
-    marked = _Marks(frozenset(classes.values()))
+    marked = _Marks(classes.values())
     problems = []
     for one in recognised:
         in_v2 = _group_rules(one, classes[one.holder], v2_root)
@@ -115,10 +115,13 @@ def classify(
 
 
 class _Marks:
-    """The numbers in net_cls: those that somebody gave, and those that we are to give, which are ids of our classes (``own``)."""
+    """The numbers in net_cls: those that somebody gave, and those that we are to give, which are ids of classes of our qdisc.
 
-    def __init__(self, own: frozenset[int]) -> None:
-        self._own = own
+    Any of our qdisc is ours, also that of a class that is no more: an earlier run gave it.
+    """
+
+    def __init__(self, classes: Iterable[int]) -> None:
+        self._own = {class_id >> 16 for class_id in classes}
         self._owners: dict[int, tuple[Recognised, int]] = {}
         self.to_set: list[Mark] = []
         self.problems: list[str] = []
@@ -127,7 +130,7 @@ class _Marks:
         """Whether a group's traffic can be told by its mark."""
         found = list(marks(group))
         for path, number in found:
-            foreign = number not in self._own and number != 0
+            foreign = number >> 16 not in self._own and number != 0
             owner, _ = self._owners.setdefault(number if foreign else class_id, (one, class_id))
             if owner.holder != one.holder:
                 self.problems.append(f"{one.what}: {path} has the number {number} of {owner.what}; its traffic counts as theirs")

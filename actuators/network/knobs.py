@@ -7,146 +7,17 @@ under our own handle are ever read or removed, so a foreign qdisc that took our 
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
-from actuators.network.classify import load_class_id_program, load_group_program
+from actuators.network.device import GONE, HANDLE, Device
+from actuators.network.filters import FilterKnob
 from actuators.network.net_cls import ClassIdKnob
-from actuators.network.netlink import RouteSocket, namespace_path
-from actuators.network.tc import (
-    ETH_P_IP,
-    ETH_P_IPV6,
-    TC_H_ROOT,
-    ClassIdRule,
-    ClassState,
-    Filter,
-    GroupRule,
-    HtbClass,
-    PortRule,
-    Qdisc,
-    TrafficControl,
-    class_id_rules,
-    group_rules,
-    handle_text,
-    parse_handle,
-    port_rules,
-    unpack_filters,
-)
-from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
+from actuators.network.tc import TC_H_ROOT, HtbClass, Qdisc, class_of, handle_text, parse_handle, unpack_filters
+from parties.knob import Knob, KnobKind, KnobKinds, KnobRef
 from parties.model import Resource
-
-HANDLE: Final = 0x70610000
-"""Our qdisc's handle, 7061: in ``tc``; unusual on purpose, as it is how an earlier run's objects are told from others'."""
-
-_GROUP_PREFERENCE: Final = 1
-_PORT_PREFERENCES: Final = ((2, ETH_P_IP), (3, ETH_P_IPV6))
-_GONE: Final = frozenset({errno.ENOENT, errno.EINVAL})
-
-_ADVICE: Final = {
-    errno.EPERM: "run as root, or with CAP_NET_ADMIN and, for another namespace, CAP_SYS_ADMIN",
-    errno.EEXIST: "somebody's own qdisc is in the way: remove it, or leave network out of the configuration",
-    errno.ENODEV: "the device does not exist there: see `ip link`",
-    errno.ENOENT: "what it belongs to is gone, or the kernel lacks the classifier: see `tc qdisc show`, try `modprobe cls_u32`",
-    errno.EOPNOTSUPP: "try `modprobe sch_htb`, or leave network out of the configuration",
-    errno.EINVAL: "the kernel does not take these values: see `tc -d class show`",
-}
-
-
-class Device:
-    """A network device in a namespace ("" is the daemon's own), and how its traffic control is reached.
-
-    With ``keep`` one socket stays open until ``close`` (the tick), otherwise each use opens its own (restore).
-    """
-
-    def __init__(self, name: str, namespace: str = "", *, keep: bool = True) -> None:
-        self.name = name
-        self.namespace = namespace
-        self._keep = keep
-        self._route: RouteSocket | None = None
-        self._control: TrafficControl | None = None
-        self._looking = False
-        self._seen: Mapping[int, ClassState] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name} in network namespace {self.namespace}" if self.namespace else self.name
-
-    @contextmanager
-    def control(self, doing: str) -> Iterator[TrafficControl]:
-        """The device's traffic control. What fails inside becomes one KnobError that says what, where and what to do."""
-        try:
-            yield self._control or self._open()
-        except KnobError:
-            raise
-        except TimeoutError as error:
-            self.close()
-            raise KnobError(errno.ETIMEDOUT, f"{doing} on {self}: the kernel did not answer; it is tried again") from error
-        except OSError as error:
-            code = error.errno or errno.EIO
-            if code == errno.ENODEV:
-                self.close()  # a device of the same name may come back with another index
-            advice = _ADVICE.get(code, "see `tc qdisc show` and the kernel log")
-            raise KnobError(code, f"{doing} on {self}: {error.strerror or os.strerror(code)}; {advice}") from error
-        finally:
-            if not self._keep:
-                self.close()
-
-    @contextmanager
-    def one_look(self) -> Iterator[None]:
-        """Until the block ends or a knob is written, what is asked of classes is answered from one list of them all.
-
-        In a tick ten classes are looked at; one by one that costs three times as much.
-        """
-        self._looking = True
-        try:
-            yield
-        finally:
-            self._looking, self._seen = False, None
-
-    def classes(self) -> Mapping[int, ClassState]:
-        """Every HTB class of the device, by id. Raises KnobError."""
-        if self._seen is not None:
-            return self._seen
-        with self.control("read the classes") as control:
-            found = control.classes()
-        if self._looking:
-            self._seen = found
-        return found
-
-    def one_class(self, class_id: int) -> ClassState | None:
-        """One HTB class; None where it (or its qdisc) does not exist. Raises KnobError."""
-        if self._looking:
-            return self.classes().get(class_id)
-        with self.control(f"read class {handle_text(class_id)}") as control:
-            try:
-                return control.one_class(class_id)
-            except OSError as error:
-                if error.errno in _GONE:
-                    return None
-                raise
-
-    def changing(self, doing: str) -> AbstractContextManager[TrafficControl]:
-        """As ``control``, for what changes something: what was seen before is forgotten."""
-        self._seen = None
-        return self.control(doing)
-
-    def close(self) -> None:
-        """Give up the socket; the next use opens another."""
-        if self._route is not None:
-            self._route.close()
-        self._route = self._control = None
-
-    def _open(self) -> TrafficControl:
-        try:
-            self._route = RouteSocket(self.namespace)
-        except FileNotFoundError as error:
-            path = namespace_path(self.namespace)
-            raise KnobError(errno.ENOENT, f"network namespace {path} does not exist; see `ip netns list`") from error
-        self._control = TrafficControl(self._route, self._route.interface_index(self.name))
-        return self._control
 
 
 def is_own(found: Qdisc) -> bool:
@@ -221,6 +92,8 @@ class QdiscKnob:
 class ClassKnob:
     """One HTB class; its value is ``HtbClass.text()``, rates in bytes/s. A change is live: queued packets stay queued."""
 
+    KIND = "tc-class"
+
     def __init__(self, device: Device, class_id: int) -> None:
         self._device = device
         self._class_id = class_id
@@ -230,7 +103,7 @@ class ClassKnob:
     @property
     def ref(self) -> KnobRef:
         """Kind "tc-class": namespace, device, class id."""
-        return KnobRef("tc-class", (self._device.namespace, self._device.name, handle_text(self._class_id)))
+        return KnobRef(self.KIND, (self._device.namespace, self._device.name, handle_text(self._class_id)))
 
     def read(self) -> str | None:
         """What it is set to, or None where it (or our qdisc) does not exist."""
@@ -253,107 +126,26 @@ class ClassKnob:
         return wanted == found
 
     def restore(self, old: str | None) -> None:
-        """Remove it where it was not; a vanished qdisc took it along."""
+        """Remove it where it was not, after the rules that send traffic to it; a vanished qdisc took it along."""
         if old is not None:
             self.write(old)
             return
         with self._device.changing(f"remove class {handle_text(self._class_id)}") as control:
-            try:
+            for one in unpack_filters(control.filters(HANDLE)):
+                if class_of(one) == self._class_id:
+                    with _gone_is_as_good():
+                        control.delete_filter(HANDLE, one)
+            with _gone_is_as_good():
                 control.delete_class(self._class_id)
-            except OSError as error:
-                if error.errno not in _GONE:
-                    raise
 
 
-class FilterKnob:
-    """All filters of our qdisc together: ``port=PORT>CLASS``, ``cgroup=DEPTH/ID>CLASS``, ``net-cls=NUMBER>CLASS``, sorted.
-
-    One knob, because u32's tables belong to the qdisc and not to one filter: they come and go together. A change removes all and
-    adds all; for less than a millisecond packets go to the class of the rest.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._bodies: list[bytes] = []  # as last read, and what they say
-        self._text = ""
-
-    @property
-    def ref(self) -> KnobRef:
-        """Kind "tc-filter": namespace, device, parent handle."""
-        return KnobRef("tc-filter", (self._device.namespace, self._device.name, handle_text(HANDLE)))
-
-    def read(self) -> str | None:
-        """The rules in force; None where there are none."""
-        with self._device.control("read the filters") as control:
-            bodies = control.filters(HANDLE)
-        if bodies != self._bodies:  # taking them apart costs four times what asking costs, and they seldom change
-            self._bodies, self._text = bodies, _filters_text(unpack_filters(bodies))
-        return self._text or None
-
-    def write(self, value: str) -> None:
-        """Put these rules in the place of whatever there is."""
-        groups, ports, class_ids = parse_filters(value)
-        with self._device.changing("set the filters") as control:
-            control.flush_filters(HANDLE)
-            for rule in groups:
-                program = load_group_program(rule.depth, rule.group_id)
-                try:
-                    control.add_group_rule(HANDLE, _GROUP_PREFERENCE, rule, program)
-                finally:
-                    os.close(program)
-            for mark in class_ids:
-                program = load_class_id_program(mark.number)
-                try:
-                    control.add_class_id_rule(HANDLE, _GROUP_PREFERENCE, mark, program)
-                finally:
-                    os.close(program)
-            for preference, protocol in _PORT_PREFERENCES if ports else ():
-                control.add_port_rules(HANDLE, preference, protocol, ports)
-
-    def same(self, wanted: str, found: str | None) -> bool:
-        """Exact equality; no rules at all are written as ""."""
-        return wanted == (found or "")
-
-    def restore(self, old: str | None) -> None:
-        """Remove every filter of our qdisc, or bring back the listed ones."""
-        if old is not None:
-            self.write(old)
-        elif self.read() is not None:
-            with self._device.changing("remove the filters") as control:
-                control.flush_filters(HANDLE)
-
-
-def _filters_text(found: list[Filter]) -> str:
-    groups = group_rules(found)
-    version4, version6 = (port_rules(found, preference, protocol) for preference, protocol in _PORT_PREFERENCES)
-    text = filter_text(groups, version4, class_id_rules(found))
-    return text if version4 == version6 else f"{text} but for IPv6 {filter_text((), version6)}"
-
-
-def filter_text(groups: Iterable[GroupRule], ports: Iterable[PortRule], class_ids: Iterable[ClassIdRule] = ()) -> str:
-    """The rules in one line, sorted."""
-    words = [f"cgroup={rule.depth}/{rule.group_id}>{handle_text(rule.class_id)}" for rule in groups]
-    words += [f"net-cls={rule.number}>{handle_text(rule.class_id)}" for rule in class_ids]
-    words += [f"port={rule.port}>{handle_text(rule.class_id)}" for rule in ports]
-    return " ".join(sorted(words))
-
-
-def parse_filters(text: str) -> tuple[list[GroupRule], list[PortRule], list[ClassIdRule]]:
-    """The inverse of ``filter_text``. Raises ValueError."""
-    groups, ports, class_ids = [], [], []
-    for word in text.split():
-        matched, _arrow, class_text = word.partition(">")
-        kind, _equals, what = matched.partition("=")
-        if kind == "port":
-            ports.append(PortRule(int(what), parse_handle(class_text)))
-        elif kind == "net-cls":
-            class_ids.append(ClassIdRule(int(what), parse_handle(class_text)))
-        elif kind == "cgroup":
-            depth, _slash, group_id = what.partition("/")
-            groups.append(GroupRule(int(depth), int(group_id), parse_handle(class_text)))
-        else:
-            raise ValueError(f"not a filter rule: {word!r}")
-    return groups, ports, class_ids
+@contextlib.contextmanager
+def _gone_is_as_good() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
 
 
 def _device(address: tuple[str, ...]) -> Device:
@@ -367,7 +159,9 @@ def _removed(_knob: Knob) -> None:
 
 KINDS: KnobKinds = {
     "tc-qdisc": KnobKind(lambda address: QdiscKnob(_device(address)), Resource.NETWORK, safe=_removed),
-    "tc-class": KnobKind(lambda address: ClassKnob(_device(address), parse_handle(address[2])), Resource.NETWORK, safe=_removed),
+    ClassKnob.KIND: KnobKind(
+        lambda address: ClassKnob(_device(address), parse_handle(address[2])), Resource.NETWORK, safe=_removed
+    ),
     "tc-filter": KnobKind(lambda address: FilterKnob(_device(address)), Resource.NETWORK, safe=_removed),
     ClassIdKnob.KIND: KnobKind(lambda address: ClassIdKnob(Path(address[0])), Resource.NETWORK, slow=True, safe=_removed),
 }

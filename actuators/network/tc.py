@@ -10,7 +10,7 @@ import errno
 import functools
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -174,6 +174,16 @@ class Filter:
     preference: int
     protocol: int
     options: Mapping[int, bytes]
+    handle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PortTable:
+    """What was found of the port table of one preference: each rule with its filters; ``whole`` if both links to it are there."""
+
+    there: bool
+    whole: bool
+    rules: Mapping[PortRule, Sequence[Filter]]
 
 
 def unpack_filters(bodies: Iterable[bytes]) -> list[Filter]:
@@ -182,44 +192,64 @@ def unpack_filters(bodies: Iterable[bytes]) -> list[Filter]:
     for body in bodies:
         described = attributes(body, _TCMSG.size)
         if _TCA_OPTIONS in described:
-            info = _TCMSG.unpack_from(body)[4]
+            _family, _index, handle, _parent, info = _TCMSG.unpack_from(body)
             kind = described[_TCA_KIND].rstrip(b"\0").decode()
-            found.append(Filter(kind, info >> 16, socket.ntohs(info & 0xFFFF), attributes(described[_TCA_OPTIONS])))
+            found.append(Filter(kind, info >> 16, socket.ntohs(info & 0xFFFF), attributes(described[_TCA_OPTIONS]), handle))
     return found
 
 
+def class_of(one: Filter) -> int | None:
+    """The class that a filter sends its packets to; None for what only leads to other filters."""
+    packed = one.options.get({"u32": _TCA_U32_CLASSID, "bpf": _TCA_BPF_CLASSID}.get(one.kind, 0))
+    return None if packed is None else int(_WORD.unpack(packed)[0])
+
+
+def rule_of(one: Filter) -> GroupRule | ClassIdRule | PortRule | None:
+    """The rule that a filter is; None for any that we have not made, and for what only leads to other filters."""
+    class_id = class_of(one)
+    if class_id is None:
+        return None
+    if one.kind == "u32":
+        return _port_rule(one, class_id)
+    words = one.options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
+    if words[0] == "cgroup":
+        return GroupRule(int(words[1]), int(words[2]), class_id)
+    return ClassIdRule(int(words[1]), class_id) if words[0] == "netcls" else None
+
+
+def _port_rule(one: Filter, class_id: int) -> PortRule | None:
+    if _WORD.unpack(one.options[_TCA_U32_HASH])[0] & _TABLE_MASK != _table(one.preference):
+        return None
+    _mask, value, _offset, _offset_mask = _KEY.unpack_from(one.options[_TCA_U32_SEL], _SELECTOR.size)
+    return PortRule(socket.ntohl(value) >> 16, class_id)
+
+
+def port_table(found: Iterable[Filter], preference: int, protocol: int) -> PortTable:
+    """What there is of a port table."""
+    filters = [one for one in found if (one.kind, one.preference, one.protocol) == ("u32", preference, protocol)]
+    links = sum(one.options.get(_TCA_U32_LINK) == _WORD.pack(_table(preference)) for one in filters)
+    rules: dict[PortRule, list[Filter]] = {}
+    for one in filters:
+        rule = rule_of(one)
+        if isinstance(rule, PortRule):
+            rules.setdefault(rule, []).append(one)
+    return PortTable(bool(filters), links == len(_TRANSPORTS), rules)
+
+
 def port_rules(found: Iterable[Filter], preference: int, protocol: int) -> frozenset[PortRule]:
-    """The rules that ``add_port_rules`` made, if its two links (TCP and UDP) are there too; otherwise none."""
-    table, links, rules = _table(preference), 0, set()
-    for one in found:
-        if (one.kind, one.preference, one.protocol) != ("u32", preference, protocol):
-            continue
-        if one.options.get(_TCA_U32_LINK) == _WORD.pack(table):
-            links += 1
-        elif _TCA_U32_CLASSID in one.options and _WORD.unpack(one.options[_TCA_U32_HASH])[0] & _TABLE_MASK == table:
-            _mask, value, _offset, _offset_mask = _KEY.unpack_from(one.options[_TCA_U32_SEL], _SELECTOR.size)
-            rules.add(PortRule(socket.ntohl(value) >> 16, _WORD.unpack(one.options[_TCA_U32_CLASSID])[0]))
-    return frozenset(rules) if links == len(_TRANSPORTS) else frozenset()
+    """The rules of a port table, if it is whole; otherwise none."""
+    table = port_table(found, preference, protocol)
+    return frozenset(table.rules) if table.whole else frozenset()
 
 
 def group_rules(found: Iterable[Filter]) -> frozenset[GroupRule]:
     """The rules that ``add_group_rule`` made; each is told by its filter's name."""
-    rules = set()
-    for one in found:
-        words = one.options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
-        if one.kind == "bpf" and words[0] == "cgroup" and _TCA_BPF_CLASSID in one.options:
-            rules.add(GroupRule(int(words[1]), int(words[2]), _WORD.unpack(one.options[_TCA_BPF_CLASSID])[0]))
-    return frozenset(rules)
+    return frozenset(rule for one in found if isinstance(rule := rule_of(one), GroupRule))
 
 
 def class_id_rules(found: Iterable[Filter]) -> frozenset[ClassIdRule]:
     """The rules that ``add_class_id_rule`` made; each is told by its filter's name."""
-    rules = set()
-    for one in found:
-        words = one.options.get(_TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace").split("-")
-        if one.kind == "bpf" and words[0] == "netcls" and _TCA_BPF_CLASSID in one.options:
-            rules.add(ClassIdRule(int(words[1]), _WORD.unpack(one.options[_TCA_BPF_CLASSID])[0]))
-    return frozenset(rules)
+    return frozenset(rule for one in found if isinstance(rule := rule_of(one), ClassIdRule))
 
 
 def unpack_qdisc(body: bytes) -> Qdisc:
@@ -373,23 +403,31 @@ class TrafficControl:
         return dict(found for found in map(unpack_class, bodies) if found is not None)
 
     def add_port_rules(self, parent: int, preference: int, protocol: int, rules: Iterable[PortRule]) -> None:
-        """Classify IPv4 or IPv6 by source port: a table of ports, reached through one link for TCP and one for UDP."""
+        """Classify IPv4 or IPv6 by source port: a table of ports, and what belongs in it."""
+        self.add_port_table(parent, preference, protocol)
+        for rule in rules:
+            self.add_port_rule(parent, preference, protocol, rule)
+
+    def add_port_table(self, parent: int, preference: int, protocol: int) -> None:
+        """A table of ports, reached through one link for TCP and one for UDP; its preference may have no other filters."""
         table = _table(preference)
         info = _info(preference, protocol)
         self._add_u32(parent, info, table, attribute(_TCA_U32_DIVISOR, _WORD.pack(1)))
         for transport in _TRANSPORTS:
             link = attribute(_TCA_U32_LINK, _WORD.pack(table))
             self._add_u32(parent, info, 0, link + attribute(_TCA_U32_SEL, _link_selector(protocol, transport)))
-        for rule in rules:
-            key = pack_key(0xFFFF0000, rule.port << 16, 0, _FROM_NEXT_HEADER)
-            self._add_u32(
-                parent,
-                info,
-                0,
-                attribute(_TCA_U32_CLASSID, _WORD.pack(rule.class_id))
-                + attribute(_TCA_U32_HASH, _WORD.pack(table))
-                + attribute(_TCA_U32_SEL, pack_selector(_U32_TERMINAL, (key,))),
-            )
+
+    def add_port_rule(self, parent: int, preference: int, protocol: int, rule: PortRule) -> None:
+        """One rule more in a table of ports, behind those that it has."""
+        key = pack_key(0xFFFF0000, rule.port << 16, 0, _FROM_NEXT_HEADER)
+        self._add_u32(
+            parent,
+            _info(preference, protocol),
+            0,
+            attribute(_TCA_U32_CLASSID, _WORD.pack(rule.class_id))
+            + attribute(_TCA_U32_HASH, _WORD.pack(_table(preference)))
+            + attribute(_TCA_U32_SEL, pack_selector(_U32_TERMINAL, (key,))),
+        )
 
     def add_group_rule(self, parent: int, preference: int, rule: GroupRule, program: int) -> None:
         """Classify by a bpf program (a descriptor) that says whether a packet's socket belongs to the rule's group."""
@@ -411,6 +449,15 @@ class TrafficControl:
     def filters(self, parent: int) -> list[bytes]:
         """The filters of a qdisc, still packed: see ``unpack_filters``."""
         return self._route.dump(RTM_GETTFILTER, _TCMSG.pack(0, self._index, 0, parent, 0))
+
+    def delete_filter(self, parent: int, one: Filter) -> None:
+        """Remove one filter; ENOENT if it is not there."""
+        info = _info(one.preference, one.protocol)
+        self._send(RTM_DELTFILTER, 0, _Target(one.handle, parent, info), attribute(_TCA_KIND, f"{one.kind}\0".encode()))
+
+    def delete_preference(self, parent: int, preference: int, protocol: int) -> None:
+        """Remove every filter of one preference."""
+        self._send(RTM_DELTFILTER, 0, _Target(0, parent, _info(preference, protocol)))
 
     def flush_filters(self, parent: int) -> None:
         """Remove every filter of a qdisc."""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from actuators.network import KINDS, POOL, NetworkActuator, NetworkUsage, actuator, probe
 from actuators.network.actuator import amount_bits_per_s, htb_class, rate_bytes_per_s
 from actuators.network.classify import Recognised, classify, service
-from actuators.network.knobs import HANDLE, Device, FilterKnob, filter_text, parse_filters
+from actuators.network.device import HANDLE, Device
+from actuators.network.filters import FilterKnob, filter_text, parse_filters
 from actuators.network.netlink import NetlinkError, RouteSocket
 from actuators.network.probe import KernelSupport
 from actuators.network.tc import ClassIdRule, ClassState, GroupRule, HtbClass, PortRule, Qdisc, TrafficControl
@@ -230,6 +231,38 @@ def test_usage_is_bits_per_second_between_two_calls(control: FakeControl) -> Non
     assert usage.sample(NS_PER_S + NS_PER_S // 2) == {}
     control.hold(2, 8 * MBIT, 200)
     assert usage.sample(2 * NS_PER_S)["remade"] == 1_600
+
+
+def test_who_stays_keeps_the_class_that_an_earlier_daemon_gave_and_nobody_gets_another_s() -> None:
+    """By name, on this device alone; who is new gets the first number that was not in use, whoever has left."""
+
+    def held(device: str, number: str) -> KnobRef:
+        return KnobRef("tc-class", ("", device, f"7061:{number}"))
+
+    earlier = {
+        held("eth0", "1"): RESERVED,
+        held("eth0", "2"): BEST_EFFORT,
+        held("eth0", "10"): "left",
+        held("eth0", "12"): "kv",
+        held("eth1", "20"): "web",
+        KnobRef("tc-filter", ("", "eth0", "7061:")): RESERVED,
+        KnobRef("cpus", ("/apps/web",)): "web",
+    }
+    settings = NetworkSettings("eth0", 1_000 * MBIT, "", 100 * MBIT)
+    third = ServiceSettings("third", 1_000_000)
+    made = NetworkActuator(settings, [WEB, KV, third], earlier=earlier)
+    assert made.classes == {"web": HANDLE | 0x11, "kv": HANDLE | 0x12, "third": HANDLE | 0x13, BEST_EFFORT: HANDLE | 2}
+    assert NetworkActuator(settings, [WEB, KV]).classes == {"web": HANDLE | 0x10, "kv": HANDLE | 0x11, BEST_EFFORT: HANDLE | 2}
+
+
+def test_a_mark_of_a_class_of_ours_that_is_no_more_is_written_anew(tmp_path: Path) -> None:
+    """An earlier daemon gave it to whoever had the group then; a number of somebody else's is taken as it is."""
+    for group, number in (("web", HANDLE | 0x10), ("kv", 5)):
+        (tmp_path / "apps" / group).mkdir(parents=True)
+        (tmp_path / "apps" / group / "net_cls.classid").write_text(f"{number}\n")
+    found = classify([service(WEB), service(KV)], {"web": HANDLE | 0x12, "kv": HANDLE | 0x13}, None, tmp_path)
+    assert found.class_ids == {ClassIdRule(HANDLE | 0x12, HANDLE | 0x12), ClassIdRule(5, HANDLE | 0x13)}
+    assert [(mark.number, mark.holder, mark.there) for mark in found.marks] == [(HANDLE | 0x12, "web", False)]
 
 
 def test_rules_come_from_ports_and_from_groups_that_exist(tmp_path: Path) -> None:

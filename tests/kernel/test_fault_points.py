@@ -13,7 +13,9 @@ from fault_kit import fault_points
 
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, Controller, CpuBandwidth, Direction
 from actuators.cgroup.v1 import ControlGroupV1
-from actuators.network.knobs import HANDLE, ClassKnob, Device, FilterKnob, QdiscKnob
+from actuators.network.device import HANDLE, Device
+from actuators.network.filters import FilterKnob
+from actuators.network.knobs import ClassKnob, QdiscKnob
 from actuators.network.tc import HtbClass
 from actuators.registry import KINDS
 from parties.journal import Journal

@@ -36,8 +36,9 @@ from network_kit import (
 from waiting import remove_group, until
 
 from actuators.network import KINDS, POOL, NetworkActuator
-from actuators.network.actuator import LEAST_BYTES_PER_S
-from actuators.network.knobs import ClassKnob, Device
+from actuators.network.actuator import DEVICE_CLASS, LEAST_BYTES_PER_S
+from actuators.network.device import Device
+from actuators.network.knobs import ClassKnob
 from actuators.network.netlink import RouteSocket
 from parties.enforcer import Enforcer
 from parties.journal import JOURNAL_NAME, Journal
@@ -336,7 +337,7 @@ def test_rates_above_four_gigabytes_per_second_are_exact(wire: Wire) -> None:
 
 
 def test_a_value_that_the_kernel_refuses_is_one_sentence_with_its_words(wire: Wire) -> None:
-    """EINVAL for a rate of 0, EBUSY with the kernel's explanation for a class in use."""
+    """EINVAL for a rate of 0, EBUSY with the kernel's explanation for a class with others below it."""
     with contextlib.closing(wire.actuator("a")) as actuator:
         start(actuator, placement(a=50))
         knob = ClassKnob(Device("srv", wire.server, keep=False), 0x70610010)
@@ -352,7 +353,7 @@ def test_a_value_that_the_kernel_refuses_is_one_sentence_with_its_words(wire: Wi
             )
         assert caught.value.errno == errno.EINVAL
         with pytest.raises(KnobError, match="HTB class in use") as caught:
-            knob.restore(None)
+            ClassKnob(Device("srv", wire.server, keep=False), DEVICE_CLASS).restore(None)
         assert caught.value.errno == errno.EBUSY
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from actuators.network.actuator import DEVICE_CLASS, FIRST_SERVICE_CLASS, NetworkUsage, htb_class
-from actuators.network.knobs import HANDLE, ClassKnob, Device, QdiscKnob
+from actuators.network.device import HANDLE, Device
+from actuators.network.knobs import ClassKnob, QdiscKnob
 from actuators.network.tc import handle_text
 from parties.model import Holder
 

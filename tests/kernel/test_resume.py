@@ -299,7 +299,7 @@ def classes(namespace: str, name: str) -> list[str]:
 
 
 def test_traffic_classes_stay_unless_the_services_change(site: Site, device: tuple[str, str]) -> None:
-    """The same services go on with the classes as they are; with one less they are made anew with the same amounts."""
+    """The same services go on with the classes as they are; with one less only its own goes, and the others hold what they held."""
     before = classes(*device)
     network = NetworkSettings(device[1], 10**9, device[0], 10**8)
     web, store = (replace(service, ports=(8000 + n,)) for n, service in enumerate(site.settings.services))

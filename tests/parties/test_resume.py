@@ -27,7 +27,7 @@ from parties.resume import (
     forget,
     leave,
     members_of,
-    network_layout,
+    network_place,
     resumed_partition,
     take_up,
 )
@@ -378,22 +378,28 @@ def test_whose_knobs_go_back(ref: KnobRef, *, back: bool) -> None:
     assert leavers(ref) is back
 
 
-def test_the_layout_of_traffic_is_known_by_what_it_is_made_of() -> None:
-    """Services, their order and their ports, jobs and the device make it; targets and the interval do not."""
+def test_the_place_of_traffic_classes_is_another_only_on_another_device() -> None:
+    """Services, ports, jobs, the rate and its steps change in place; another device, namespace or class above does not."""
     settings = ControlSettings(
         (ServiceSettings("a", 10, ("/a",)), ServiceSettings("b", 10, ("/b",))),
         (BestEffortSettings("job", ("/job",)),),
         NodeSettings(network=NetworkSettings("eth0", 10**9)),
     )
     a, b = settings.services
-    same = replace(settings, interval_ns=1, services=(replace(a, target_ns=99), b))
-    others = [
-        replace(settings, services=(b, a)),
-        replace(settings, services=(a,)),
-        replace(settings, services=(replace(a, ports=(80,)), b)),
+    same = [
+        replace(settings, services=(b, replace(a, target_ns=99, ports=(80,)))),
         replace(settings, best_effort=()),
-        replace(settings, node=NodeSettings(network=NetworkSettings("eth1", 10**9))),
+        replace(settings, node=NodeSettings(network=NetworkSettings("eth0", 2 * 10**9, step_bits_per_s=10**8))),
     ]
-    assert network_layout(same) == network_layout(settings)
-    assert len({network_layout(one) for one in (settings, *others)}) == 1 + len(others)
+    others = [
+        replace(settings, node=NodeSettings(network=network))
+        for network in (
+            None,
+            NetworkSettings("eth1", 10**9),
+            NetworkSettings("eth0", 10**9, "space"),
+            NetworkSettings("eth0", 10**9, parent="1:30"),
+        )
+    ]
+    assert {network_place(one) for one in same} == {network_place(settings)}
+    assert len({network_place(one) for one in (settings, *others)}) == 1 + len(others)
     assert members_of(settings) == {"a": ("/a",), "b": ("/b",), BEST_EFFORT: ("/job",)}

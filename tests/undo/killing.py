@@ -344,7 +344,7 @@ class Attempt:
         self.kill(daemon)
 
     def while_being_replaced(self) -> None:
-        """It leaves everything in force, and the next goes on from there: with the same settings, or less memory and no disk."""
+        """It leaves everything in force, and the next goes on from there: as before, or with less memory, no disk, other ports."""
         first = self.daemon()
         first.started()
         self.feed(first, 0.1)
@@ -354,7 +354,9 @@ class Attempt:
         else:
             first.until(lambda: False)
         self.kill(first)
-        changed = replace(self.settings, node=replace(self.settings.node, memory=MemorySettings(2 << 30, 256 * MIB), disk=None))
+        node = replace(self.settings.node, memory=MemorySettings(2 << 30, 256 * MIB), disk=None)
+        services = tuple(replace(service, ports=(8081, 8082)) for service in self.settings.services)
+        changed = replace(self.settings, node=node, services=services)
         second = self.daemon(self.rng.choice((self.settings, changed)))
         time.sleep(self.rng.random() * self.start_s * 1.2)
         self.kill(second)
