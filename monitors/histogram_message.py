@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import itemgetter
+from typing import Any
 
 from parties.histogram import MAX_VALUE, Histogram, HistogramError
 from parties.values import value
@@ -48,8 +49,10 @@ class Hello:
 _STRINGS = ("service", "client")
 _REQUIRED = ("sequence", "window_start_ns", "window_end_ns", "completed")
 _OPTIONAL = ("scheduled", "sent", "failed", "unsent", "outstanding", "oldest_outstanding_ns")
-_counts_of = itemgetter(*_REQUIRED, *_OPTIONAL)
 _FIELDS = frozenset({"version", "histogram", *_STRINGS, *_REQUIRED, *_OPTIONAL})
+_IN_ORDER = ("version", *(each.name for each in fields(Window)))
+_values_of = itemgetter(*_IN_ORDER)
+_USUAL_TYPES = (int, str, str, *(int,) * (len(_IN_ORDER) - 4), list)
 
 
 def parse_window(data: bytes) -> Window:
@@ -63,6 +66,34 @@ def parse_window(data: bytes) -> Window:
 def parse_message(data: bytes) -> Window | Hello:
     """The window or the hello that a message holds. Raises MessageError for everything else, whatever the bytes."""
     message = _decoded(data)
+    window = _usual(data, message)
+    return _examined(data, message) if window is None else window
+
+
+def _usual(data: bytes, message: dict[str, object]) -> Window | None:
+    """The window of a message that has every field, each of the right type and in range, as nearly all do; None of any other."""
+    if len(message) != len(_FIELDS):
+        return None
+    try:
+        values: list[Any] = list(_values_of(message))
+    except KeyError:
+        return None
+    counts = values[3:-1]
+    if tuple(map(type, values)) != _USUAL_TYPES or values[0] != VERSION or min(counts) < 0 or max(counts) > MAX_VALUE:
+        return None
+    if _has_booleans(data):
+        return None
+    values[-1] = _histogram(values[-1])
+    return _checked(Window(*values[1:]))
+
+
+def _has_booleans(data: bytes) -> bool:
+    """Whether true or false is somewhere, if their last letter is behind the first bracket, where every array is."""
+    return data.find(b"e", data.find(b"[")) >= 0 and (b"true" in data or b"false" in data)
+
+
+def _examined(data: bytes, message: dict[str, object]) -> Window | Hello:
+    """What any message holds, field by field, so that a refusal names the first that is wrong."""
     version = message.get("version")
     if version != VERSION or type(version) is not int:
         raise MessageError(f"field 'version' is {_shown(version)}; this daemon speaks version {VERSION} of the histogram message")
@@ -70,16 +101,16 @@ def parse_message(data: bytes) -> Window | Hello:
         return _hello(message)
     if message.keys() != _FIELDS:
         _check_names(message)
-    if b"true" in data or b"false" in data:
+    if _has_booleans(data):
         _check_booleans(message["histogram"])
     _check_types(message)
-    return _checked(message)
+    return _filled(message)
 
 
 def encode_window(window: Window) -> bytes:
     """The message of a window, every field written out."""
-    fields: dict[str, object] = {name: getattr(window, name) for name in (*_STRINGS, *_REQUIRED, *_OPTIONAL)}
-    return json.dumps({"version": VERSION, **fields, "histogram": window.histogram.encode()}, separators=(",", ":")).encode()
+    values: dict[str, object] = {name: getattr(window, name) for name in (*_STRINGS, *_REQUIRED, *_OPTIONAL)}
+    return json.dumps({"version": VERSION, **values, "histogram": window.histogram.encode()}, separators=(",", ":")).encode()
 
 
 def encode_answer(error: str) -> bytes:
@@ -98,7 +129,7 @@ def _decoded(data: bytes) -> dict[str, object]:
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageError(f"the message is longer than {MAX_MESSAGE_BYTES} bytes; send shorter windows")
     try:
-        message = _DECODER.decode(data.decode())
+        message = _object(data.decode())
     except MessageError:
         raise
     except (ValueError, RecursionError) as error:
@@ -107,6 +138,15 @@ def _decoded(data: bytes) -> dict[str, object]:
     if type(message) is not dict:
         raise MessageError("the message is not a JSON object; send one JSON object in each message")
     return message
+
+
+def _object(text: str) -> object:
+    """What ``_DECODER.decode`` gives, but without looking for blanks at both ends where there are none."""
+    try:
+        found, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError:
+        end = -1
+    return found if end == len(text) else _DECODER.decode(text)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -157,22 +197,22 @@ def _check_types(message: dict[str, object]) -> None:
     for name in _STRINGS:
         if type(message[name]) is not str:
             raise MessageError(f"field '{name}' is {_shown(message[name])}; it must be a string")
-    if len(message) == len(_FIELDS):  # all at once, the usual case
-        values = _counts_of(message)
-        if set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= MAX_VALUE:
-            return
     for name in (*_REQUIRED, *_OPTIONAL):
         value = message.get(name, 0)
         if type(value) is not int or not 0 <= value <= MAX_VALUE:
             raise MessageError(f"field '{name}' is {_shown(value)}; it must be an integer from 0 to {MAX_VALUE}")
 
 
-def _checked(message: dict[str, object]) -> Window:
-    """The window of a message whose fields are known and of the right type: its defaults, and the rules between fields."""
+def _histogram(flat: object) -> Histogram:
     try:
-        histogram = Histogram.decode(message.pop("histogram"))
+        return Histogram.decode(flat)
     except HistogramError as error:
         raise MessageError(f"field 'histogram': {error}") from None
+
+
+def _filled(message: dict[str, object]) -> Window:
+    """The window of a message whose fields are known and of the right type, with the defaults of those that were left out."""
+    histogram = _histogram(message.pop("histogram"))
     del message["version"]
     window = Window(histogram=histogram, **message)  # type: ignore[arg-type]  # names and types were checked one by one
     defaults: dict[str, int] = {}
@@ -182,11 +222,11 @@ def _checked(message: dict[str, object]) -> Window:
         defaults["scheduled"] = defaults.get("sent", window.sent) + window.unsent
     if defaults:
         window = Window(histogram=histogram, **{**message, **defaults})  # type: ignore[arg-type]  # as above
-    _check_rules(window)
-    return window
+    return _checked(window)
 
 
-def _check_rules(window: Window) -> None:
+def _checked(window: Window) -> Window:
+    """A window that keeps the rules between fields. Raises MessageError of any other."""
     if not 1 <= len(window.client) <= MAX_CLIENT_CHARACTERS:
         raise MessageError(f"field 'client' has {len(window.client)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}")
     if window.window_end_ns <= window.window_start_ns:
@@ -204,3 +244,4 @@ def _check_rules(window: Window) -> None:
             f"field 'oldest_outstanding_ns' is {window.oldest_outstanding_ns} while 'outstanding' is 0; "
             "send 0 where none is outstanding"
         )
+    return window

@@ -285,21 +285,19 @@ class HistogramSocket:
             self._clients[key] = _Client(connection, window.sequence, window.window_end_ns)
             return True
         self._clients.move_to_end(key)
-        restarted = self._restarted(client, connection, window)
+        restarted = client.connection is not connection and self._restarted(client, connection, window)
         if window.window_end_ns < client.window_end_ns or (window.sequence <= client.sequence and not restarted):
             self._counters["dropped"] += 1
             return False
         if restarted:
             self._counters["restarts"] += 1
-        else:
+        elif window.sequence > client.sequence + 1:
             self._counters["lost"] += window.sequence - client.sequence - 1
         client.connection, client.sequence, client.window_end_ns = connection, window.sequence, window.window_end_ns
         return True
 
     def _restarted(self, client: _Client, connection: _Connection, window: Window) -> bool:
-        """Whether a client began anew: another connection, a lower sequence, a later window. Raises if two use one name."""
-        if client.connection is connection:
-            return False
+        """Whether a client on another connection began anew: a lower sequence, a later window. Raises if two use one name."""
         if not _hung_up(client.connection):
             if _hung_up(connection):
                 return False  # what a predecessor left unread; its windows are earlier, and dropped for that

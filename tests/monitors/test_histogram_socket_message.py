@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import monitors.histogram_message
 from monitors.histogram_message import (
     MAX_MESSAGE_BYTES,
     Hello,
@@ -111,6 +113,53 @@ def test_a_field_of_any_value_raises_nothing_but_a_refusal(name: str, value: obj
         assert 0 <= getattr(window, field) <= MAX_VALUE
 
 
+near_misses = st.sampled_from(
+    [
+        None,
+        True,
+        False,
+        1.5,
+        0,
+        -1,
+        1,
+        2,
+        MAX_VALUE,
+        MAX_VALUE + 1,
+        "",
+        "a[b",
+        "true]",
+        [],
+        [10, 3],
+        [True, 1, 20, 2],
+        [1, True, 2, 2],
+        [10],
+    ]
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from([*GOOD, "hello", "x"]), near_misses | st.just(LEFT_OUT), max_size=3),
+    st.permutations([*GOOD, "hello", "x"]),
+    st.sampled_from(["", "", " ", "\n", "x"]),
+)
+def test_a_usual_message_is_taken_as_if_it_were_examined_field_by_field(
+    changes: dict[str, object], order: list[str], behind: str
+) -> None:
+    """The short way takes nothing that the long one refuses, and what is refused is refused with the same words."""
+    message = {**GOOD, **changes}
+    data = (json.dumps({name: message[name] for name in order if message.get(name, LEFT_OUT) is not LEFT_OUT}) + behind).encode()
+
+    def outcome(parse: Callable[[bytes], object]) -> object:
+        try:
+            return parse(data)
+        except MessageError as error:
+            return str(error)
+
+    assert outcome(parse_message) == outcome(
+        lambda data: monitors.histogram_message._examined(data, monitors.histogram_message._decoded(data))
+    )
+
+
 def test_defaults_are_those_of_the_document() -> None:
     """A simple client leaves out what follows from the rest."""
     optional = ("scheduled", "sent", "failed", "unsent", "outstanding", "oldest_outstanding_ns")
@@ -151,6 +200,7 @@ def test_defaults_are_those_of_the_document() -> None:
         (encoded(histogram=[20, 2, 10, 1]), "'histogram': entry 2 is bucket 10"),
         (encoded(histogram=[10, True, 20, 2]), "'histogram': an entry is true or false"),
         (encoded(histogram=[False, 1, 20, 2]), "'histogram': an entry is true or false"),
+        (encoded(client="a[b", histogram=[10, True, 20, 2]), "'histogram': an entry is true or false"),
         (encoded(histogram="x"), "'histogram': must be an array"),
         (b'{"version":1,"hello":5}', "'hello' is 5"),
         (b'{"version":1,"hello":"a","x":1}', "a hello has no field 'x'"),
