@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as with_changes
 from typing import NamedTuple
 
@@ -80,24 +81,26 @@ class Signal:
 
 
 class _Interval(Stretch):
-    """The last interval of a service: its bins by number, their sums, and how the clients that report stand at its end."""
+    """The last interval of a service: its bins, their sums, and how the clients that report stand at its end.
 
-    __slots__ = ("ages_ns", "first", "last", "outstanding")
+    ``first`` and ``last`` are numbers of sub-intervals, ``at`` is the place of its first bin among all that there are.
+    """
 
-    def __init__(self, first: int, last: int, bins: list[Bin], clients: Iterable[Window]) -> None:
-        super().__init__(bins)
+    __slots__ = ("ages_ns", "at", "first", "last", "oldest_ns", "outstanding")
+
+    def __init__(self, first: int, last: int, at: int, bins: Sequence[Bin], clients: Iterable[Window]) -> None:
+        super().__init__(bins, last - first + 1)
         self.first = first
         self.last = last
-        self.outstanding = 0
+        self.at = at
+        self.outstanding = self.oldest_ns = 0
         self.ages_ns: list[int] = []
         for client in clients:
             if client.outstanding:
                 self.outstanding += client.outstanding
                 self.ages_ns.append(client.oldest_outstanding_ns)
-
-    @property
-    def oldest_ns(self) -> int:
-        return max(self.ages_ns) if self.ages_ns else 0
+        if self.ages_ns:
+            self.oldest_ns = max(self.ages_ns)
 
 
 class _Judgement(NamedTuple):
@@ -117,15 +120,22 @@ class _ServiceSignal:
 
     def __init__(self, target: QosTarget, settings: SignalSettings, interval_ns: int, counters: Counter[str]) -> None:
         self._target = target
-        self._settings = settings
         self._interval_ns = interval_ns
         self._counters = counters
+        self._sub_intervals = settings.sub_intervals
+        self._grows = settings.window
+        self._votes = settings.vote
+        self._counts_unanswered = settings.stalled
+        self._confidence = settings.confidence if settings.bounds else None
+        self._failing_rate = settings.failing_error_rate
+        self._longest_ns = settings.longest_window_ns
         self._kept_ns = settings.longest_window_ns + 2 * interval_ns
         self._bin_ns = max(1, interval_ns // settings.sub_intervals)
         self._stale_after_ns = max(settings.stale_after_ns, 2 * interval_ns)
         self._answers_needed = math.ceil(2 / settings.failing_error_rate) if settings.failing_error_rate > 0 else 1
         self._needed = samples_needed(target.percentile)
-        self._bins: dict[int, Bin] = {}
+        self._numbers: list[int] = []  # of the sub-intervals in which a window ended, ascending
+        self._bins: list[Bin] = []  # theirs
         self._clients: dict[str, Window] = {}  # the latest of each
         self._newest_end_ns = _NEVER
         self._touched = _UNTOUCHED  # the earliest bin that changed since the last view
@@ -142,19 +152,29 @@ class _ServiceSignal:
         number = (end_ns - 1) // self._bin_ns  # as in ``_number``; this runs for every message
         if end_ns >= self._newest_end_ns:
             self._newest_end_ns = end_ns
-        elif number < self._number(self._newest_end_ns - self._settings.longest_window_ns):
+        elif number < self._number(self._newest_end_ns - self._longest_ns):
             self._counters["too_old"] += 1
             return
-        found = self._bins.get(number)
-        if found is None:
-            self._bins[number] = Bin.of(window)
+        numbers = self._numbers
+        if not numbers or number > numbers[-1]:  # the usual case
+            numbers.append(number)
+            self._bins.append(Bin.of(window))
         else:
-            found.add(window)
+            self._add(number, window)
         if number < self._touched:  # noqa: PLR1730 - a call of min costs as much as the rest of this method
             self._touched = number
         before = self._clients.get(window.client)
         if before is None or (end_ns, window.sequence) >= (before.window_end_ns, before.sequence):
             self._clients[window.client] = window
+
+    def _add(self, number: int, window: Window) -> None:
+        """Add a window to a bin that need not be the newest."""
+        at = bisect_left(self._numbers, number)
+        if self._numbers[at] == number:
+            self._bins[at].add(window)
+        else:
+            self._numbers.insert(at, number)
+            self._bins.insert(at, Bin.of(window))
 
     def note_change(self, now_ns: int) -> None:
         """Judge by what comes after: from the bin in which the change fell if most of that bin is still to come, else the next."""
@@ -170,7 +190,7 @@ class _ServiceSignal:
         age_ns = max(0, now_ns - self._newest_end_ns)
         if age_ns >= self._stale_after_ns:
             return LatencyView(ServiceState.STALE, age_ns=age_ns, fresh=fresh)
-        interval = self._interval(self._number(self._newest_end_ns), touched)
+        interval = self._interval(touched)
         state, latency_ns, cautious_latency_ns, low_ns, high_ns, samples, window_ns = self._judged(interval, now_ns)
         return LatencyView(  # in the order of its fields, as names cost a third more
             state,
@@ -188,123 +208,137 @@ class _ServiceSignal:
             interval.unsent,
             interval.outstanding,
             interval.oldest_ns,
-            interval.scheduled * NS_PER_S / self._length(interval),
+            interval.scheduled * NS_PER_S / (interval.length * self._bin_ns),
         )
 
     def _number(self, end_ns: int) -> int:
         """The bin in which a window that ends then counts; an end on the edge belongs to the earlier one."""
         return (end_ns - 1) // self._bin_ns
 
+    def _earliest(self, now_ns: int) -> int:
+        """The first bin of the longest window."""
+        return self._number(now_ns - self._longest_ns) + 1
+
     def _forget(self, now_ns: int) -> None:
         """Drop what is too old to matter: bins behind the longest window, clients that stopped sending."""
-        oldest = self._number(now_ns - self._kept_ns)
-        while self._bins and (number := next(iter(self._bins))) < oldest:  # in the order of arrival: nearly ascending
-            del self._bins[number]
+        numbers = self._numbers
+        oldest = (now_ns - self._kept_ns - 1) // self._bin_ns  # as in ``_number``
+        if numbers and numbers[0] < oldest:
+            forgotten = bisect_left(numbers, oldest)
+            del numbers[:forgotten], self._bins[:forgotten]
         before_ns = now_ns - self._stale_after_ns
         gone = [name for name, client in self._clients.items() if client.window_end_ns <= before_ns]
         for name in gone:
             del self._clients[name]
             self._counters["clients_gone"] += 1
 
-    def _interval(self, last: int, touched: int) -> _Interval:
+    def _interval(self, touched: int) -> _Interval:
         """The interval up to the newest bin.
 
         It ends at the newest bin and not at the clock, as the newest windows are always still on their way. It reaches back over
         what came late since the last view, by one interval more at most, so that no sample is passed over.
         """
-        sub_intervals = self._settings.sub_intervals
-        first = last - sub_intervals + 1
+        last = (self._newest_end_ns - 1) // self._bin_ns  # as in ``_number``
+        first = last - self._sub_intervals + 1
         if touched < first:
-            first = max(touched, first - sub_intervals)
-        return _Interval(first, last, self._stretch(first, last), self._clients.values())
-
-    def _stretch(self, first: int, last: int) -> list[Bin]:
-        return [self._bins.get(number, _NOTHING) for number in range(first, last + 1)]
+            first = max(touched, first - self._sub_intervals)
+        at = bisect_left(self._numbers, first)
+        return _Interval(first, last, at, self._bins[at:], self._clients.values())
 
     def _judged(self, interval: _Interval, now_ns: int) -> _Judgement:
         """State, latency and bounds."""
-        if not (interval.scheduled or interval.completed or interval.failed or interval.unsent or interval.outstanding):
-            return _Judgement(_IDLE if self._idle(interval, now_ns) else _FEW_SAMPLES)
-        if self._stalled(interval):
-            waiting = interval.unsent + interval.outstanding
-            worst_ns = beyond(self._target, interval.oldest_ns, interval.unsent / waiting)
-            return _Judgement(_STALLED, worst_ns, worst_ns, worst_ns, window_ns=self._length(interval))
-        limit = self._number(now_ns - self._settings.longest_window_ns) + 1
-        judgement = self._percentile(interval, limit)
-        return judgement._replace(state=_FAILING) if self._failing(interval, limit) else judgement
+        if not interval.completed:
+            if not (interval.scheduled or interval.failed or interval.unsent or interval.outstanding):
+                return _Judgement(_IDLE if self._idle(interval, now_ns) else _FEW_SAMPLES)
+            if self._stalled(interval):
+                waiting = interval.unsent + interval.outstanding
+                worst_ns = beyond(self._target, interval.oldest_ns, interval.unsent / waiting)
+                return _Judgement(_STALLED, worst_ns, worst_ns, worst_ns, window_ns=interval.length * self._bin_ns)
+        judgement = self._percentile(interval, now_ns)
+        return judgement._replace(state=_FAILING) if interval.failed and self._failing(interval, now_ns) else judgement
 
     def _idle(self, interval: _Interval, now_ns: int) -> bool:
         """Whether a silence is long for what was asked before it: between rare requests there are silent intervals."""
-        if not self._settings.window:
+        if not self._grows:
             return True
-        earliest = self._number(now_ns - self._settings.longest_window_ns) + 1
-        number = interval.first - 1
-        while number >= earliest and not self._bins.get(number, _NOTHING).scheduled:
-            number -= 1
-        asked = sum(self._bins.get(before, _NOTHING).scheduled for before in range(earliest, number + 1))
+        earliest = self._earliest(now_ns)
+        start, at = bisect_left(self._numbers, earliest), interval.at
+        while at > start and not self._bins[at - 1].scheduled:
+            at -= 1
+        if at <= start:
+            return True
+        asked = sum(item.scheduled for item in self._bins[start:at])
+        number = self._numbers[at - 1]
         return asked * (interval.last - number) >= SILENT_GAPS * (number - earliest + 1)
-
-    def _length(self, stretch: Stretch) -> int:
-        return len(stretch.bins) * self._bin_ns
 
     def _stalled(self, interval: _Interval) -> bool:
         """Asked for, and nothing completes: over the target and a whole interval old, so that slow and rare is not stalled."""
-        if not self._settings.stalled or interval.completed:
+        if not self._counts_unanswered:
             return False
         if interval.outstanding:
             return interval.oldest_ns > self._target.latency_ns and interval.oldest_ns >= self._interval_ns
         return interval.unsent > 0 and not interval.failed
 
-    def _failing(self, interval: _Interval, limit: int) -> bool:
+    def _failing(self, interval: _Interval, now_ns: int) -> bool:
         """Whether too many answers are errors, over as much of the window as it takes for one error alone not to be too many."""
-        if not self._settings.stalled or not interval.failed:
+        if not self._counts_unanswered:
             return False
-        failed, answered, number = interval.failed, interval.completed + interval.failed, interval.first
-        while self._settings.window and answered < self._answers_needed and number > max(limit, self._changed):
-            number -= 1
-            more = self._bins.get(number, _NOTHING)
-            failed += more.failed
-            answered += more.completed + more.failed
-        return failed >= self._settings.failing_error_rate * answered
+        failed, answered, at = interval.failed, interval.completed + interval.failed, interval.at
+        if self._grows and answered < self._answers_needed:
+            start = bisect_left(self._numbers, max(self._earliest(now_ns), self._changed))
+            while answered < self._answers_needed and at > start:
+                at -= 1
+                more = self._bins[at]
+                failed += more.failed
+                answered += more.completed + more.failed
+        return failed >= self._failing_rate * answered
 
-    def _percentile(self, interval: _Interval, limit: int) -> _Judgement:
+    def _percentile(self, interval: _Interval, now_ns: int) -> _Judgement:
         """The percentile, its bounds and the vote."""
-        stretch = self._grown(interval, limit)
-        settings = self._settings
-        sample = Sample(
-            stretch,
-            self._target,
-            interval.ages_ns if settings.stalled else (),
-            unsent=settings.stalled,
-            confidence=settings.confidence if settings.bounds else None,
-        )
-        low_ns, high_ns = sample.bounds_ns()
-        window_ns = self._length(stretch)
-        latency_ns = sample.latency_ns()
-        if latency_ns is None or (settings.window and not sample.supported and not (settings.bounds and sample.violates())):
+        stretch = self._grown(interval, now_ns)
+        unsent = self._counts_unanswered
+        sample = Sample(stretch, self._target, interval.ages_ns if unsent else (), unsent=unsent)
+        latency_ns, low_ns, high_ns = sample.estimate(self._confidence)
+        window_ns = stretch.length * self._bin_ns
+        bounds = self._confidence is not None
+        if latency_ns is None or (self._grows and sample.count < self._needed and not (bounds and sample.violates())):
             return _Judgement(_FEW_SAMPLES, None, None, low_ns, high_ns, sample.count, window_ns)
-        if settings.vote and not stretch.grown:
-            voted_ns = vote(stretch, self._target, settings.sub_intervals, unsent=settings.stalled)
+        if self._votes and not stretch.grown and sample.count >= 3 * self._needed:  # with fewer there are not even three parts
+            voted_ns = vote(self._whole(stretch, interval.last), self._target, self._sub_intervals, unsent=unsent)
             latency_ns = latency_ns if voted_ns is None else voted_ns
         cautious_ns = latency_ns
-        if settings.bounds:
+        if bounds:
             cautious_ns = max(latency_ns, sample.largest_ns if high_ns is None else high_ns)
         return _Judgement(_OK, latency_ns, cautious_ns, low_ns, high_ns, sample.count, window_ns)
 
-    def _grown(self, interval: _Interval, limit: int) -> Stretch:
+    def _grown(self, interval: _Interval, now_ns: int) -> Stretch:
         """What to judge by: the interval, and earlier bins until the percentile is supported, but none before a change."""
-        if not self._settings.window:
+        if not self._grows:
             return interval
-        first, last = interval.first, interval.last
+        first, at = interval.first, interval.at
         stretch: Stretch = interval
         if self._changed > first:
             first = self._changed  # none is left where the change came after everything
-            stretch = Stretch(self._stretch(first, last))
-        count = stretch.completed + (stretch.unsent if self._settings.stalled else 0)
-        earliest = max(limit, self._changed)
-        number = first
-        while count < self._needed and number > earliest:
-            number -= 1
-            more = self._bins.get(number, _NOTHING)
-            count += more.completed + (more.unsent if self._settings.stalled else 0)
-        return stretch if number == first else Stretch(self._stretch(number, last), grown=True)
+            at = bisect_left(self._numbers, first)
+            stretch = Stretch(self._bins[at:], max(0, interval.last - first + 1))
+        unsent = self._counts_unanswered
+        count = stretch.completed + (stretch.unsent if unsent else 0)
+        if count >= self._needed:
+            return stretch
+        earliest = max(self._earliest(now_ns), self._changed)
+        if first <= earliest:
+            return stretch
+        start = bisect_left(self._numbers, earliest)
+        while count < self._needed and at > start:
+            at -= 1
+            more = self._bins[at]
+            count += more.completed + (more.unsent if unsent else 0)
+        first = self._numbers[at] if count >= self._needed else earliest
+        return Stretch(self._bins[at:], interval.last - first + 1, grown=True)
+
+    def _whole(self, stretch: Stretch, last: int) -> Stretch:
+        """A stretch up to the bin ``last`` with those of its bins in which nothing ended."""
+        if len(stretch.bins) == stretch.length:
+            return stretch
+        found = dict(zip(self._numbers, self._bins, strict=True))
+        return Stretch([found.get(number, _NOTHING) for number in range(last - stretch.length + 1, last + 1)])

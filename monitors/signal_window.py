@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from monitors.histogram_message import Window
-from parties.histogram import Histogram, Tail, median_percentile, ranks, samples_needed
+from parties.histogram import Histogram, median_percentile, ranks, samples_needed, tail_buckets, upper
 from parties.model import QosTarget
 
 LIKELY = 0.5
@@ -45,12 +46,17 @@ class Bin:
 
 
 class Stretch:
-    """Neighbouring bins, oldest first, with their sums. ``grown``: beyond the interval, for want of samples."""
+    """Bins of neighbouring sub-intervals, oldest first, with their sums. Sub-intervals in which nothing ended need not be there.
 
-    __slots__ = ("bins", "completed", "failed", "grown", "histograms", "scheduled", "unsent")
+    ``length`` is how many sub-intervals they are, by default as many as there are bins. ``grown``: beyond the interval, for want of
+    samples.
+    """
 
-    def __init__(self, bins: Sequence[Bin], *, grown: bool = False) -> None:
+    __slots__ = ("bins", "completed", "failed", "grown", "histograms", "length", "scheduled", "unsent")
+
+    def __init__(self, bins: Sequence[Bin], length: int | None = None, *, grown: bool = False) -> None:
         self.bins = bins
+        self.length = len(bins) if length is None else length
         self.grown = grown
         histograms: list[Histogram] = []
         completed = scheduled = failed = unsent = 0
@@ -67,6 +73,14 @@ class Stretch:
         self.unsent = unsent
 
 
+class Estimate(NamedTuple):
+    """A percentile in ns (None of nothing), and between which order statistics the true one lies (None is an open side)."""
+
+    latency_ns: int | None
+    low_ns: int | None
+    high_ns: int | None
+
+
 class Sample:
     """The latencies of a stretch of bins, with those that are still to come.
 
@@ -75,76 +89,77 @@ class Sample:
     may still turn out fast and are not counted.
     """
 
-    __slots__ = ("_ages_ns", "_ranks", "_tail", "_target", "_unsent", "count")
+    __slots__ = ("_ages_ns", "_answered", "_histograms", "_target", "_unsent", "count")
 
-    def __init__(
-        self,
-        stretch: Stretch,
-        target: QosTarget,
-        ages_ns: Sequence[int] = (),
-        *,
-        unsent: bool = True,
-        confidence: float | None = None,
-    ) -> None:
+    def __init__(self, stretch: Stretch, target: QosTarget, ages_ns: Sequence[int] = (), *, unsent: bool = True) -> None:
         self._target = target
         self._ages_ns = ages_ns
+        self._histograms = stretch.histograms
+        self._answered = stretch.completed  # and known to take longer
         self._unsent = stretch.unsent if unsent else 0
-        self.count = stretch.completed + self._unsent
-        most = self.count + len(ages_ns)
-        self._ranks = ranks(target.percentile, most, confidence)
-        keep = most - min(self._ranks.rank, self._ranks.low or most) + 1  # so many of the largest have to be looked at
-        self._tail = Tail(stretch.histograms, keep)
-        if ages_ns:
-            self._ranks = ranks(target.percentile, self.count, confidence)
-            late = self._late(ages_ns)
-            if late.count:
-                self.count += late.count
-                self._ranks = ranks(target.percentile, self.count, confidence)
-                self._tail = Tail((*stretch.histograms, late), keep)
+        self.count = self._answered + self._unsent
+        if ages_ns and self.count:
+            self._add_late(ages_ns)
 
-    def _late(self, ages_ns: Sequence[int]) -> Histogram:
-        """The ages that are over the percentile of the answered requests."""
+    def _add_late(self, ages_ns: Sequence[int]) -> None:
+        """Count the ages that are over the percentile of the answered requests."""
+        depth = self._answered + 1 - ranks(self._target.percentile, self.count, None).rank
+        if depth < 1:
+            return
+        answered_ns = upper(tail_buckets(self._histograms, (depth,))[0])
         late = Histogram()
-        answered_ns = self._tail.value(self._ranks.rank)
-        if answered_ns is not None:
-            for age_ns in ages_ns:
-                if age_ns > answered_ns:
-                    late.add(age_ns)
-        return late
+        for age_ns in ages_ns:
+            if age_ns > answered_ns:
+                late.add(age_ns)
+        if late.count:
+            self._histograms = [*self._histograms, late]
+            self._answered += late.count
+            self.count += late.count
 
     @property
     def largest_ns(self) -> int:
         """The largest latency or age that is known."""
-        return max(self._tail.largest() or 0, *self._ages_ns, 0)
+        found = [histogram.buckets()[-1] for histogram in self._histograms if histogram.count]
+        return max(upper(max(found)) if found else 0, *self._ages_ns, 0)
 
     @property
     def supported(self) -> bool:
         """Whether there are enough samples for the percentile to have one beyond it."""
         return self.count >= samples_needed(self._target.percentile)
 
-    def at(self, rank: int) -> int:
-        """The latency at a rank in ns.
+    def estimate(self, confidence: float | None = None) -> Estimate:
+        """The target's percentile, and its bounds if a confidence is given.
 
-        Where it belongs to a request that was never sent there is no number. What stands for it is over the target and over
-        everything seen, and rises with the share of such requests, so that better and worse can still be told apart.
+        Where the percentile or its lower bound belongs to a request that was never sent there is no number. What stands for it is
+        over the target and over everything seen, and rises with the share of such requests, so that better and worse can still be
+        told apart. An upper bound that was never sent is no bound.
         """
-        value = self._tail.value(rank)
-        return beyond(self._target, self.largest_ns, self._unsent / self.count) if value is None else value
+        if not self.count:
+            return Estimate(None, None, None)
+        rank, low, high = ranks(self._target.percentile, self.count, confidence)
+        top = self._answered + 1
+        if low is None or (rank if high is None else high) >= top:
+            high_ns = None if high is None or high >= top else self._at(high)
+            return Estimate(self._at(rank), None if low is None else self._at(low), high_ns)
+        # Nearly always; all at once, as looking from the top down for each would begin anew.
+        over, at, under = tail_buckets(self._histograms, (1 if high is None else top - high, top - rank, top - low))
+        return Estimate(upper(at), upper(under), None if high is None else upper(over))
 
     def latency_ns(self) -> int | None:
         """The target's percentile; None of nothing."""
-        return self.at(self._ranks.rank) if self.count else None
-
-    def bounds_ns(self) -> tuple[int | None, int | None]:
-        """Between which order statistics the true percentile lies; None is an open side."""
-        _, low, high = self._ranks
-        # An upper bound that was never sent is no bound.
-        return (None if low is None else self.at(low)), (None if high is None else self._tail.value(high))
+        return self.estimate().latency_ns
 
     def violates(self) -> bool:
         """Whether more samples are over the target than come of a met one in one of four such windows: for too few samples."""
         low = ranks(self._target.percentile, self.count, LIKELY).low
-        return low is not None and self.at(low) > self._target.latency_ns
+        return low is not None and self._at(low) > self._target.latency_ns
+
+    def _at(self, rank: int) -> int:
+        """The latency at a rank in ns, or what stands for it."""
+        depth = self._answered + 1 - rank
+        if depth < 1:
+            return beyond(self._target, self.largest_ns, self._unsent / self.count)
+        return upper(tail_buckets(self._histograms, (depth,))[0])
 
 
 def beyond(target: QosTarget, known_ns: int, share: float) -> int:
@@ -157,10 +172,11 @@ def vote(stretch: Stretch, target: QosTarget, most: int, *, unsent: bool = True)
 
     A threshold is passed by a majority of the parts exactly when the median passes it, so one number answers the vote at every
     threshold. Neighbours are put together (5 parts, then 3) until each part supports the percentile. There are at most ``most``.
+    Of the stretch all bins have to be there, empty ones too.
     """
-    bins = stretch.bins
     needed = samples_needed(target.percentile)
     unsent = unsent and stretch.unsent > 0
+    bins = stretch.bins
     counts = [item.completed + item.unsent if unsent else item.completed for item in bins]
     parts = min(most, len(bins))
     for odd in range(parts - 1 + parts % 2, 2, -2):

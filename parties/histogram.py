@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from math import ceil
 from statistics import NormalDist
@@ -142,9 +141,6 @@ class Histogram:
         """
         if not isinstance(flat, list):
             raise HistogramError("must be an array [bucket, count, bucket, count, ...]")
-        histogram = cls()
-        if not flat:
-            return histogram
         indexes, counts = flat[::2], flat[1::2]
         try:
             buckets, values = array("I", indexes), array("Q", counts)  # refuse what is not an integer, negative or far too large
@@ -152,12 +148,14 @@ class Histogram:
             raise HistogramError(_first_fault(flat)) from None
         # Sorted and none twice: ascending, checked without a loop in Python.
         ascending = indexes == sorted(indexes) and len(set(indexes)) == len(indexes)
-        if not ascending or indexes[-1] > LAST_BUCKET or len(indexes) != len(counts) or 0 in counts:
+        if not ascending or len(indexes) != len(counts) or not all(counts) or indexes[-1:] > [LAST_BUCKET]:
             raise HistogramError(_first_fault(flat))
-        histogram.count = sum(counts)
-        if histogram.count > MAX_VALUE:
+        count = sum(counts)
+        if count > MAX_VALUE:
             raise HistogramError(f"its counts add up to more than {MAX_VALUE}")
-        histogram._counts, histogram._buckets, histogram._values = None, buckets, values
+        histogram = cls.__new__(cls)
+        histogram._counts, histogram._buckets, histogram._values = None, buckets, values  # noqa: SLF001 - its own
+        histogram.count = count
         return histogram
 
 
@@ -177,56 +175,34 @@ def _first_fault(flat: Sequence[object]) -> str:
     return "the last bucket has no count"
 
 
-class Tail:
-    """The largest values of several histograms together, by rank; rank 1 is the smallest of all.
+def tail_buckets(histograms: Iterable[Histogram], depths: Sequence[int]) -> list[int]:
+    """The buckets of the largest values of several histograms together, by depth: 1 is the largest of all.
 
-    Only the ``keep`` largest are looked at, which is a hundredth of the work where a tail percentile is wanted.
+    ``depths`` ascend, from 1 to the number of values. No more is looked at than lies above the last of them, which is a hundredth
+    of the work where a tail percentile is wanted.
     """
-
-    __slots__ = ("_at_least", "_descending", "_keep", "count")
-
-    def __init__(self, histograms: Iterable[Histogram], keep: int) -> None:
-        self._keep = keep
-        self.count = 0
-        columns: list[tuple[Sequence[int], Sequence[int]]] = []
-        heads = []  # of each histogram: its largest entry that was not taken yet, by bucket (less than nothing: largest first)
-        for histogram in histograms:
-            if histogram.count:
-                self.count += histogram.count
-                buckets, counts = histogram.columns()
-                last = len(buckets) - 1
-                heads.append((-buckets[last], last, len(columns)))
-                columns.append((buckets, counts))
-        heapify(heads)
-        descending: list[int] = []  # a bucket that several histograms have stands here several times
-        at_least: list[int] = []  # how many values there are up to there
-        taken = 0
-        while taken < keep and heads:
-            minus_bucket, position, number = heads[0]
+    columns: list[tuple[Sequence[int], Sequence[int]]] = []
+    heads = []  # of each histogram: its largest entry that was not taken yet; the largest of all is the last
+    for histogram in histograms:
+        buckets = histogram._buckets  # noqa: SLF001 - a call less
+        if buckets is None:
+            buckets = histogram.buckets()
+        if buckets:
+            last = len(buckets) - 1
+            heads.append((buckets[last], len(columns), last))
+            columns.append((buckets, histogram._values))  # noqa: SLF001 - as above
+    heads.sort()
+    found, taken, largest = [], 0, 0
+    for depth in depths:
+        while taken < depth:
+            largest, number, position = heads.pop()
             buckets, counts = columns[number]
             taken += counts[position]
-            descending.append(-minus_bucket)
-            at_least.append(taken)
             if position:
-                heapreplace(heads, (-buckets[position - 1], position - 1, number))
-            else:
-                heappop(heads)
-        self._descending = descending
-        self._at_least = at_least
-
-    def value(self, rank: int) -> int | None:
-        """The value of that rank in ns, as its bucket's upper end; None beyond the last. Raises ValueError under what was kept."""
-        above = self.count - rank
-        if above < 0:
-            return None
-        if above >= self._keep:
-            raise ValueError(f"rank {rank} of {self.count} is not among the {self._keep} largest")
-        position = bisect_right(self._at_least, above)
-        return upper(self._descending[position]) if position < len(self._descending) else None
-
-    def largest(self) -> int | None:
-        """The largest value, as its bucket's upper end; None of nothing."""
-        return upper(self._descending[0]) if self._descending else None
+                position -= 1
+                insort(heads, (buckets[position], number, position))
+        found.append(largest)
+    return found
 
 
 def median_percentile(histograms: Iterable[Histogram], percentile: float) -> int:
@@ -237,8 +213,11 @@ def median_percentile(histograms: Iterable[Histogram], percentile: float) -> int
     part = percentile / 100
     found = []
     for histogram in histograms:
-        buckets, counts = histogram.columns()
-        above = histogram.count - (ceil(part * histogram.count - _ROUNDING) or 1)  # count less rank: see ``rank_of``
+        buckets = histogram._buckets  # noqa: SLF001 - as in ``tail_buckets``
+        if buckets is None:
+            buckets = histogram.buckets()
+        counts, count = histogram._values, histogram.count  # noqa: SLF001 - as above
+        above = count - (ceil(part * count - _ROUNDING) or 1)  # count less rank: see ``rank_of``
         position = len(buckets)
         while above >= 0:
             position -= 1

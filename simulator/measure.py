@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from monitors.histogram_message import Window
-from parties.histogram import Histogram, Tail, bucket, rank_bounds, rank_of, samples_needed, upper
+from parties.histogram import Histogram, bucket, rank_bounds, rank_of, samples_needed, tail_buckets, upper
 from parties.model import NS_PER_S, QosTarget
 
 LONGEST_STRETCH_NS = 10 * NS_PER_S  # the signal's longest window (``parties.settings.SignalSettings``)
@@ -102,5 +102,8 @@ class ServiceMeasure:
         del self._histograms[: -self._longest]
         histograms = [histogram for some in self._histograms[-intervals:] for histogram in some]
         count = sum(histogram.count for histogram in histograms)
-        rank = rank_of(self.target.percentile, count)
-        self.latency_ns.append(Tail(histograms, count - rank + 1).value(rank) if count else None)
+        if not count:
+            self.latency_ns.append(None)
+            return
+        depth = count - rank_of(self.target.percentile, count) + 1
+        self.latency_ns.append(upper(tail_buckets(histograms, (depth,))[0]))

@@ -89,9 +89,7 @@ def test_the_percentile_is_that_of_all_samples_within_one_percent(parts: list[li
     """Over any number of bins, with the bounds' ranks looked at too."""
     target = QosTarget(10 * MS, percentile)
     everything = sorted(latency for part in parts for latency in part)
-    sample = Sample(Stretch([_bin(part) for part in parts]), target, confidence=0.95)
-    found = sample.latency_ns()
-    low_ns, high_ns = sample.bounds_ns()
+    found, low_ns, high_ns = Sample(Stretch([_bin(part) for part in parts]), target).estimate(0.95)
     if not everything:
         assert found is None
         return

@@ -147,3 +147,21 @@ def test_the_oldest_outstanding_is_a_sample_once_it_is_slow() -> None:
     view = bench.view(0)
     assert (view.samples, view.latency_ns) == (102, shown(200 * MS))
     assert view.cautious_latency_ns == shown(300 * MS)
+
+
+def test_unsent_requests_count_towards_what_supports_the_percentile() -> None:
+    """Eleven in each bin, six of them unsent: nine bins have a percentile's hundred less one, and ten are enough."""
+    bench = Bench()
+    for number in range(3):
+        bench.interval(number, [MS] * 5, unsent=6)
+        view = bench.view(number)
+    assert (view.samples, view.window_ns) == (110, 1000 * MS)
+
+
+def test_a_silence_is_counted_from_the_last_request_that_was_due() -> None:
+    """Also where none of them was ever answered."""
+    bench = Bench()
+    bench.feed(4, failed=1)
+    bench.view(0)
+    bench.interval(1)
+    assert bench.view(1).state is ServiceState.FEW_SAMPLES

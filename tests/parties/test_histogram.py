@@ -13,7 +13,6 @@ from parties.histogram import (
     MAX_VALUE,
     Histogram,
     HistogramError,
-    Tail,
     bucket,
     lower,
     median_percentile,
@@ -21,6 +20,7 @@ from parties.histogram import (
     rank_of,
     ranks,
     samples_needed,
+    tail_buckets,
     upper,
 )
 
@@ -169,24 +169,18 @@ def test_a_broken_form_is_refused_by_its_first_fault(flat: object, what: str) ->
         Histogram.decode(flat)
 
 
-@given(st.lists(st.lists(st.integers(0, 5000), max_size=60), min_size=1, max_size=4), st.integers(1, 80))
-def test_a_tail_is_exact_where_it_was_kept(parts: list[list[int]], keep: int) -> None:
-    """The largest of several histograms together, looked at without merging the rest; below that it says so."""
+@given(st.lists(st.lists(st.integers(0, 5000), max_size=60), min_size=1, max_size=4), st.data())
+def test_a_tail_is_that_of_all_values_together(parts: list[list[int]], data: st.DataObject) -> None:
+    """The largest of several histograms by depth, however many are asked for at once, as they came or as they are kept."""
     histograms = []
     for part in parts:
         histogram = Histogram()
         for value in part:
             histogram.add(value)
-        histograms.append(histogram)
-    everything = sorted(upper(bucket(value)) for part in parts for value in part)
-    tail = Tail(histograms, keep)
-    count = len(everything)
-    for rank in range(max(1, count - keep + 1), count + 1):
-        assert tail.value(rank) == everything[rank - 1]
-    assert tail.value(count + 1) is None
-    if count > keep:
-        with pytest.raises(ValueError, match="not among"):
-            tail.value(count - keep)
+        histograms.append(Histogram.decode(histogram.encode()) if data.draw(st.booleans()) else histogram)
+    descending = sorted((bucket(value) for part in parts for value in part), reverse=True)
+    depths = sorted(data.draw(st.sets(st.integers(1, max(1, len(descending))), max_size=4))) if descending else []
+    assert tail_buckets(histograms, depths) == [descending[depth - 1] for depth in depths]
 
 
 @given(st.lists(st.lists(st.integers(0, 5000), min_size=1, max_size=60), min_size=1, max_size=7), st.floats(1, 100))

@@ -13,7 +13,7 @@ from scipy import stats
 
 from monitors.histogram_message import Window, encode_window, parse_window
 from monitors.signal import Signal
-from parties.histogram import Histogram, Tail, bucket, rank_of
+from parties.histogram import Histogram, bucket, rank_of, tail_buckets, upper
 from parties.model import NS_PER_S, LatencyView, QosTarget, ServiceState
 from parties.settings import MS, SignalSettings
 from simulator.arrivals import BLOCK_TICKS, LISTED_REQUESTS, SampledBlock, Streams, Trace
@@ -67,9 +67,7 @@ class One(Clients):
 def percentile_ns(windows: Sequence[Window], percentile: float) -> int:
     histograms = [window.histogram for window in windows]
     count = sum(histogram.count for histogram in histograms)
-    value = Tail(histograms, count).value(rank_of(percentile, count))
-    assert value is not None
-    return value
+    return upper(tail_buckets(histograms, (count - rank_of(percentile, count) + 1,))[0])
 
 
 def conserved(windows: Sequence[Window]) -> bool:
