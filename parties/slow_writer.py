@@ -99,7 +99,8 @@ class SlowWriter:
 
     def poll(self, now_ns: int) -> list[SlowResult]:
         """The writes that ended since the last call, successfully or not."""
-        self._receive(selectors.EVENT_READ)
+        if self._current is not None or not self._selectors:  # else nothing is to come but its end, of which the selectors tell
+            self._receive(selectors.EVENT_READ)
         if self._current is not None and now_ns - self._sent_ns > self._limit_ns:
             cause = OSError(errno.ETIMEDOUT, f"timed out after {(now_ns - self._sent_ns) / NS_PER_S:.1f} s")
             self._drop(SlowResult(self._current.ticket, error=cause))
@@ -142,6 +143,8 @@ class SlowWriter:
         self._current = None
 
     def _reap(self) -> None:
+        if not self._dying:
+            return
         gone = [entry for entry in self._dying if entry[0].poll() is not None]
         for entry in gone:
             self._dying.remove(entry)
