@@ -15,9 +15,10 @@ from actuators.cgroup.files import KeptFile, figure
 from actuators.cgroup.pressure import Pressure, parse_pressure, some_total_ns
 from actuators.holders import ManagedGroups
 from parties.knob import KnobError
-from parties.model import Holder
+from parties.model import NS_PER_S, Holder
 
 RESOURCES = ("cpu", "memory", "io")
+_LOOK_AGAIN_NS = 2 * NS_PER_S
 
 
 class Waits(NamedTuple):
@@ -28,6 +29,9 @@ class Waits(NamedTuple):
     io: float | None = None
 
 
+_UNKNOWN = Waits()
+
+
 @dataclass(slots=True)
 class _Group:
     """The files of one group and its totals at the last sample, by resource."""
@@ -36,12 +40,14 @@ class _Group:
     files: Mapping[str, KeptFile]
     totals: dict[str, int] = field(default_factory=dict)
     at_ns: int = 0
+    absent_until_ns: int = 0
 
 
 class PressureMonitor:
     """Reads the groups of every holder below ``tree``, the v2 mount point; None where there is none, and nothing is known.
 
-    Costs four reads of kept descriptors for each group. A group that is not there, or a kernel without PSI, gives None.
+    Costs four reads of kept descriptors for each group. A group that is not there, or a kernel without PSI, gives None; many a v1
+    machine has none of them, and looking for them costs as much as reading them, so it is done every two seconds only.
     """
 
     def __init__(self, tree: Path | None, managed: ManagedGroups) -> None:
@@ -52,7 +58,10 @@ class PressureMonitor:
 
     def sample(self, now_ns: int) -> Mapping[Holder, Waits]:
         """Waits since the last call; of several groups the one that waits most counts. The first call gives None."""
-        return {holder: _most([_sample(group, now_ns) for group in groups]) for holder, groups in self._groups.items()}
+        return {
+            holder: _sample(groups[0], now_ns) if len(groups) == 1 else _most([_sample(group, now_ns) for group in groups])
+            for holder, groups in self._groups.items()
+        }
 
     def close(self) -> None:
         """Give up descriptors."""
@@ -86,21 +95,24 @@ def _pressure_file(directory: Path, resource: str) -> KeptFile:
 
 def _sample(group: _Group, now_ns: int) -> Waits:
     before, elapsed_ns = group.totals, now_ns - group.at_ns
-    group.totals, group.at_ns = _totals(group), now_ns
-    return Waits(*(_fraction(before.get(resource), group.totals.get(resource), elapsed_ns) for resource in RESOURCES))
+    group.totals, group.at_ns = _totals(group, now_ns), now_ns
+    if not before or not group.totals:
+        return _UNKNOWN
+    return Waits(*[_fraction(before.get(resource), group.totals.get(resource), elapsed_ns) for resource in RESOURCES])
 
 
-def _totals(group: _Group) -> dict[str, int]:
+def _totals(group: _Group, now_ns: int) -> dict[str, int]:
     """The running totals; none where the group is gone or has no process, whose waiting it could tell."""
     try:
-        if not figure(group.events.read(), "populated"):
+        if now_ns < group.absent_until_ns or not figure(group.events.raw(), b"populated"):
             return {}
     except KnobError:
+        group.absent_until_ns = now_ns + _LOOK_AGAIN_NS
         return {}
     totals = {}
     for resource, file in group.files.items():
         try:
-            totals[resource] = some_total_ns(file.read())
+            totals[resource] = some_total_ns(file.raw())
         except (KnobError, ValueError):  # no PSI in this kernel, or switched off for this group (cgroup.pressure)
             continue
     return totals
@@ -113,4 +125,6 @@ def _fraction(before: int | None, now: int | None, elapsed_ns: int) -> float | N
 
 
 def _most(waits: list[Waits]) -> Waits:
+    if not waits:
+        return _UNKNOWN
     return Waits(*(max((wait for wait in column if wait is not None), default=None) for column in zip(*waits, strict=True)))

@@ -71,8 +71,11 @@ class _Holder:
     at_ns: int = 0
     cpu_ns: int | None = None
     disk: DiskCount | None = None
+    listed: tuple[tuple[int, ...], ...] = ()  # the processes of each group
     pids: frozenset[int] = frozenset()
     incarnation: int = 0
+    confined: tuple[str | None, ...] | None = None  # to these CPUs, by group, and all of them together
+    cpus: frozenset[int] = frozenset()
     process_io: _ProcessIo = field(default_factory=_ProcessIo)
 
 
@@ -161,7 +164,7 @@ class GroupUsageMonitor:
             network_bits_per_s=beside.network,
             memory_bandwidth_bytes_per_s=beside.cache.memory_bandwidth_bytes_per_s,
             cache_bytes=beside.cache.cache_bytes,
-            frequency_hz=self._frequency_of(holder),
+            frequency_hz=self._frequency_of(holder, known),
             cpu_pressure=beside.waits.cpu,
             memory_pressure=beside.waits.memory,
             io_pressure=beside.waits.io,
@@ -169,15 +172,22 @@ class GroupUsageMonitor:
         known.at_ns, known.cpu_ns, known.disk = now_ns, cpu_ns, disk
         return usage
 
-    def _frequency_of(self, holder: Holder) -> int | None:
+    def _frequency_of(self, holder: Holder, known: _Holder) -> int | None:
         """Of the CPUs that the holder's groups really have."""
         if self._frequency is None:
             return None
         found = self._groups.read(holder, lambda group: group.cpus_in_force())
-        return self._frequency({cpu for cpus in found or () for cpu in parse_cpu_list(cpus or "")})
+        if found != known.confined:
+            known.confined = found
+            known.cpus = frozenset(cpu for cpus in found or () for cpu in parse_cpu_list(cpus or ""))
+        return self._frequency(known.cpus)
 
     def _see_processes(self, holder: Holder, known: _Holder) -> None:
-        pids = frozenset(pid for group in self._groups.of(holder) for pid in group.pids())
+        listed = tuple([group.pids() for group in self._groups.of(holder)])
+        if listed == known.listed:
+            return
+        known.listed = listed
+        pids = frozenset(pid for group in listed for pid in group)
         if pids and known.pids.isdisjoint(pids):
             known.incarnation += 1
         known.pids = pids
@@ -247,8 +257,9 @@ class InMemoryClassifier:
 
 def _total(found: tuple[int | None, ...] | None) -> int | None:
     """The sum over a holder's groups; None if there is none or one of them cannot tell."""
-    known = [value for value in found or () if value is not None]
-    return sum(known) if found is not None and len(known) == len(found) else None
+    if found is None or None in found:
+        return None
+    return sum(value for value in found if value is not None)
 
 
 def _rate(before: int | None, now: int | None, elapsed_ns: int, scale: int) -> int | None:

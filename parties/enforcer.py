@@ -16,7 +16,19 @@ from typing import Protocol
 from parties.foreign import Contest, Drift, DriftState
 from parties.in_force import Wanted
 from parties.journal import JournalError
-from parties.knob import VANISHED, ChangesMore, Effect, Knob, KnobKinds, KnobRef, KnobWrite, slow_kinds
+from parties.knob import (
+    VANISHED,
+    ChangesMore,
+    Effect,
+    Knob,
+    KnobKinds,
+    KnobRef,
+    KnobWrite,
+    Said,
+    SaidByFiles,
+    slow_kinds,
+    still_said,
+)
 from parties.model import NS_PER_S, Holder, MoveStatus
 from parties.settings import ForeignSettings
 from parties.slow_writer import SlowResult
@@ -85,12 +97,24 @@ class _State:
     knob: Knob
     holder: Holder
     contest: Contest
+    files: SaidByFiles | None  # the knob, if it is one of those
     expected: str | None = None
     in_force: str | None = None  # as last read back
-    agreed: tuple[str, str | None] | None = None  # expected and found, when they were last compared and the same
+    # When they were last compared, there and the same; ``agreed_expected`` is None if they were not.
+    agreed_expected: str | None = None
+    agreed_found: str | None = None
+    said: Said = ()  # what ``agreed_found`` was made of, as far as known
     gone: bool = False
     yielded: bool = False
     unreadable: bool = False
+    last_wanted: Wanted | None = None
+
+    def wanted(self, expected: str) -> Wanted:
+        """The same object while it is the same, so that nobody has to compare what it says."""
+        last = self.last_wanted
+        if last is None or last.value != expected or last.holder != self.holder:
+            last = self.last_wanted = Wanted(self.holder, expected)
+        return last
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +194,7 @@ class Enforcer:
     @property
     def wanted(self) -> dict[KnobRef, Wanted]:
         """The values that plans have brought about and for whom, those of vanished and yielded knobs included."""
-        return {ref: Wanted(state.holder, state.expected) for ref, state in self._table.items() if state.expected is not None}
+        return {ref: state.wanted(state.expected) for ref, state in self._table.items() if state.expected is not None}
 
     @property
     def uncertain(self) -> frozenset[KnobRef]:
@@ -232,10 +256,14 @@ class Enforcer:
             expected = state.expected
             if expected is None or state.yielded or (busy and ref in busy):
                 continue
+            agreed = expected == state.agreed_expected and not state.gone and not state.unreadable
+            if agreed and state.said and still_said(state.said):
+                state.in_force = state.agreed_found
+                continue  # nearly always: its files were read, and say what they said when it was last compared
             found, error = _look(state.knob)
-            if state.agreed == (expected, found) and error is None and not state.gone and not state.unreadable:
+            if agreed and error is None and found == state.agreed_found:
                 state.in_force = found
-                continue  # nearly always, and much cheaper than to take both values apart again
+                continue  # still cheaper than to take both values apart again
             events += self._examine(state, expected, found, error, now_ns)
         self.changes += bool(events)
         return self._without_passed(events) if events else events
@@ -278,7 +306,7 @@ class Enforcer:
         new: dict[KnobRef, str | None] = {}
         for write in writes:
             ref = write.knob.ref
-            state = self._table.setdefault(ref, _State(write.knob, write.holder, Contest(self._foreign_rule)))
+            state = self._table.get(ref) or self._met(write)
             if (state.expected is None or state.gone or state.unreadable) and (cause := self._meet(state)):
                 self._remember_refusal(write, cause, now_ns)
                 return cause
@@ -293,6 +321,11 @@ class Enforcer:
         except JournalError as error:
             return str(error)
         return ""
+
+    def _met(self, write: KnobWrite) -> _State:
+        files = write.knob if isinstance(write.knob, SaidByFiles) else None  # asked once: it takes longer than a read
+        state = self._table[write.knob.ref] = _State(write.knob, write.holder, Contest(self._foreign_rule), files)
+        return state
 
     def _look_at(self, knobs: Iterable[Knob], new: dict[KnobRef, str | None]) -> str:
         """Read what is to be journalled before a knob; why that failed, empty if it did not."""
@@ -469,9 +502,10 @@ class Enforcer:
         state.in_force = found
         if state.knob.same(expected, found):
             state.contest.settled()
-            state.agreed = expected, found
+            state.agreed_expected, state.agreed_found = expected, found
+            state.said = state.files.said() if state.files is not None else ()
             return []
-        state.agreed = None
+        state.agreed_expected = None
         return self._examine_foreign(state, expected, found, now_ns)
 
     def _examine_error(self, state: _State, expected: str, error: OSError) -> list[Drift]:

@@ -10,7 +10,7 @@ import enum
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from parties.model import Holder, Resource
 
@@ -22,9 +22,11 @@ class KnobError(OSError):
     """A knob could not be read or written. ``errno`` is the kernel's; the message names the knob, the value and the cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnobRef:
-    """What the journal keeps to find a knob again in another process: its kind and its address."""
+class KnobRef(NamedTuple):
+    """What the journal keeps to find a knob again in another process: its kind and its address.
+
+    A tuple, because it is looked up a hundred times in a tick: the hash of a dataclass takes four times as long.
+    """
 
     kind: str
     address: tuple[str, ...]
@@ -73,6 +75,36 @@ class ChangesMore(Protocol):
 
     def journalled_first(self) -> Sequence[Knob]:
         """The other knobs, to be journalled before it: restore goes newest first, and so puts them back after it."""
+
+
+class Keeps(Protocol):
+    """A kernel file that is kept open."""
+
+    def says(self, text: bytes) -> bool:
+        """Read it again: whether it says just this. Raises OSError."""
+
+
+Said = tuple[tuple[Keeps, bytes], ...]
+"""Files, each with what it said."""
+
+
+@runtime_checkable
+class SaidByFiles(Protocol):
+    """A knob whose value is nothing but what files say, so that who looks at it again and again need not take them apart."""
+
+    def said(self) -> Said:
+        """What ``read`` made its last value of; as long as all say so it is the value. Nothing if more than they can change it."""
+
+
+def still_said(said: Said) -> bool:
+    """Read every file again: whether all say the same. What cannot be read does not; ``read`` tells why."""
+    try:
+        for file, text in said:
+            if not file.says(text):
+                return False
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

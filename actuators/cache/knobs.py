@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from actuators.cache.resctrl import Mask, ResctrlError, cache_masks, format_schemata, parse_schemata, read_cache_info, who_holds
 from actuators.cgroup.files import KeptFile, vanished
-from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
+from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef, Said
 from parties.model import Resource
 
 PRESENT = "present"
@@ -76,19 +74,18 @@ class SchemataFile:
     def __init__(self, mount: Path, name: str) -> None:
         self.mount, self.name = mount, name
         self.file = KeptFile(mount / name / "schemata")
-        self._text = ""
+        self._text = b""
         self._masks: dict[int, str] = {}
         self._lines: tuple[str, ...] = ()
         self._looking = self._seen = False
 
-    @contextmanager
-    def one_look(self) -> Iterator[None]:
-        """Answer every read until the end from one read of the file, as long as nothing is written."""
+    def begin_look(self) -> None:
+        """Answer every read until ``end_look`` from one read of the file, as long as nothing is written."""
         self._looking, self._seen = True, False
-        try:
-            yield
-        finally:
-            self._looking = False
+
+    def end_look(self) -> None:
+        """Read the file each time again."""
+        self._looking = False
 
     def mask(self, domain: int) -> str | None:
         """The mask in force; None where the group does not exist. The root group's raises KnobError (ENOENT) then."""
@@ -103,6 +100,10 @@ class SchemataFile:
             return self._masks[domain]
         except KeyError:
             raise KnobError(errno.ENODEV, f"{self.file.path}: there is no L3 domain {domain}") from None
+
+    def said(self) -> Said:
+        """What it said when it was read last; nothing where it is shared by knobs."""
+        return ((self.file, self._text),) if len(self._masks) == 1 else ()
 
     def set_mask(self, domain: int, mask: Mask) -> None:
         """Write one domain's mask, code and data alike or apart; what the line does not name stays as it is."""
@@ -119,10 +120,10 @@ class SchemataFile:
     def _read(self) -> None:
         if self._looking and self._seen:
             return
-        text = self.file.read()
+        text = self.file.raw()
         if text != self._text:
             try:
-                schemata = parse_schemata(text)
+                schemata = parse_schemata(text.decode())
                 self._masks = {domain: str(mask) for domain, mask in cache_masks(schemata).items()}
             except ValueError as error:
                 raise KnobError(errno.EIO, f"{self.file.path}: not understood: {error}") from error
@@ -146,6 +147,10 @@ class MaskKnob:
     def read(self) -> str | None:
         """The mask in force, which may be narrower than what was written."""
         return self._schemata.mask(self._domain)
+
+    def said(self) -> Said:
+        """The group's file, where it has a mask for one domain alone: several knobs are read at the cost of one look."""
+        return self._schemata.said()
 
     def write(self, value: str) -> None:
         """Set the mask; it has to be contiguous and wide enough (EINVAL), and may not touch an exclusive group's."""

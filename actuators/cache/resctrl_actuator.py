@@ -150,10 +150,14 @@ class ResctrlActuator:
     @contextlib.contextmanager
     def one_look(self) -> Iterator[None]:
         """Answer every read of a mask until its end from one read of each group's file."""
-        with contextlib.ExitStack() as looks:
-            for member in (*self._members.values(), self._root):
-                looks.enter_context(member.schemata.one_look())
+        files = [member.schemata for member in (*self._members.values(), self._root)]
+        for file in files:
+            file.begin_look()
+        try:
             yield
+        finally:
+            for file in files:
+                file.end_look()
 
     def close(self) -> None:
         """Give up descriptors."""

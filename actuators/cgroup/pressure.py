@@ -37,6 +37,6 @@ def parse_pressure(text: str) -> Pressure:
     return Pressure(**stalls)
 
 
-def some_total_ns(text: str) -> int:
+def some_total_ns(text: bytes) -> int:
     """The running total of ``some`` alone, which is all that a tick needs. Raises ValueError."""
-    return int(text[text.index("total=") + 6 : text.index("\n")]) * _NS_PER_US
+    return int(text[text.index(b"total=") + 6 : text.index(b"\n")]) * _NS_PER_US

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from actuators.cgroup.files import KeptFile, figure
+from actuators.cgroup.files import KeptFile, figure, line_after
 from actuators.cgroup.group import Controller, Direction
 from actuators.cgroup.hierarchy import Hierarchies
-from actuators.cgroup.processes import processes
+from actuators.cgroup.processes import ProcessList
 from actuators.cgroup.v1_knobs import (
     CpuBandwidthKnob,
     CpuClassKnob,
@@ -21,6 +21,8 @@ from actuators.cgroup.v1_knobs import (
 from parties.knob import Knob
 
 _PROCESS_ORDER = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.MEMORY, Controller.DISK, Controller.FREEZER)
+_KNOBS = ("cpus", "mems", "cpu_bandwidth", "cpu_class", "memory_limit", "freezer")
+_OPENED = (*_KNOBS, "_cpu_usage", "_memory_usage", "_memory_stat", "_disk_usage")
 
 
 class GroupLayerV1:
@@ -45,7 +47,6 @@ class ControlGroupV1:
         self.path = "/" + path.strip("/")
         self._hierarchies = hierarchies
         self._throttles: dict[tuple[str, Direction], DiskThrottleKnob] = {}
-        self._counters: dict[tuple[Controller, str], KeptFile | None] = {}
 
     def directory(self, controller: Controller) -> Path:
         """Where the group is in a controller's hierarchy. Raises ControllerMissingError."""
@@ -107,55 +108,61 @@ class ControlGroupV1:
 
     def pids(self) -> tuple[int, ...]:
         """Its processes and those of the groups below it, in the first hierarchy that has the group; none where it is gone."""
-        for directory in self._process_directories:
-            found = processes(directory)
+        for processes in self._processes:
+            found = processes.read()
             if found is not None:
                 return found
         return ()
 
     def cpu_usage_ns(self) -> int | None:
         """cpuacct.usage, which counts the groups below as well."""
-        counter = self._counter(Controller.CPUACCT, "cpuacct.usage")
-        return None if counter is None else int(counter.read())
+        counter = self._cpu_usage
+        return None if counter is None else int(counter.raw())
 
     def memory_bytes(self) -> int | None:
         """memory.usage_in_bytes less total_inactive_file."""
-        usage = self._counter(Controller.MEMORY, "memory.usage_in_bytes")
-        stat = self._counter(Controller.MEMORY, "memory.stat")
+        usage, stat = self._memory_usage, self._memory_stat
         if usage is None or stat is None:
             return None
-        return max(0, int(usage.read()) - figure(stat.read(), "total_inactive_file"))
+        return max(0, int(usage.raw()) - figure(stat.raw(), b"total_inactive_file"))
 
     def disk_bytes(self, device: str) -> int | None:
         """blkio.throttle.io_service_bytes_recursive: the device's total.
 
         None where it has no line: recent kernels count a device only once a limit has been set on it (in any group).
         """
-        counter = self._counter(Controller.DISK, "blkio.throttle.io_service_bytes_recursive")
-        if counter is None:
-            return None
-        prefix = f"{device} Total "
-        for line in counter.read().splitlines():
-            if line.startswith(prefix):
-                return int(line[len(prefix) :])
-        return None
+        counter = self._disk_usage
+        total = None if counter is None else line_after(counter.raw(), device.encode() + b" Total ")
+        return None if total is None else int(total)
 
     def close(self) -> None:
         """Give up descriptors: they go with the knobs that hold them."""
-        for name in ("cpus", "mems", "cpu_bandwidth", "cpu_class", "memory_limit", "freezer"):
+        for name in _OPENED:
             self.__dict__.pop(name, None)
         self._throttles.clear()
-        self._counters.clear()
-
-    def _counter(self, controller: Controller, name: str) -> KeptFile | None:
-        key = (controller, name)
-        if key not in self._counters:
-            mounted = controller.value in self._hierarchies.v1
-            self._counters[key] = KeptFile(self.directory(controller) / name, writable=False) if mounted else None
-        return self._counters[key]
 
     @cached_property
-    def _process_directories(self) -> tuple[str, ...]:
+    def _cpu_usage(self) -> KeptFile | None:
+        return self._counter(Controller.CPUACCT, "cpuacct.usage")
+
+    @cached_property
+    def _memory_usage(self) -> KeptFile | None:
+        return self._counter(Controller.MEMORY, "memory.usage_in_bytes")
+
+    @cached_property
+    def _memory_stat(self) -> KeptFile | None:
+        return self._counter(Controller.MEMORY, "memory.stat")
+
+    @cached_property
+    def _disk_usage(self) -> KeptFile | None:
+        return self._counter(Controller.DISK, "blkio.throttle.io_service_bytes_recursive")
+
+    def _counter(self, controller: Controller, name: str) -> KeptFile | None:
+        mounted = controller.value in self._hierarchies.v1
+        return KeptFile(self.directory(controller) / name, writable=False) if mounted else None
+
+    @cached_property
+    def _processes(self) -> tuple[ProcessList, ...]:
         """The group in every hierarchy that there is; its processes should be the same in each."""
         mounted = (controller for controller in _PROCESS_ORDER if controller.value in self._hierarchies.v1)
-        return tuple(str(self.directory(controller)) for controller in mounted)
+        return tuple(ProcessList(str(self.directory(controller))) for controller in mounted)

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from actuators.cgroup.files import KeptFile, bare
+from actuators.cgroup.files import FileKnob, KeptFile, Seen, bare, is_set, text_of
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth
 from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
 from parties.model import Resource
@@ -21,7 +21,7 @@ LONGEST_PERIOD_US = 1_000_000
 LEAST_SHARES = 2
 
 
-class ListKnob:
+class ListKnob(FileKnob):
     """cpuset.cpus or cpuset.mems. None means empty, which is how a new group comes."""
 
     KIND = "cgroup1.list"
@@ -30,9 +30,13 @@ class ListKnob:
         self.file = KeptFile(path)
         self.ref = KnobRef(self.KIND, (str(path),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file."""
+        return ((self.file, self.file.raw()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """The list in the kernel's form."""
-        return self.file.read().strip() or None
+        return text_of(seen[0]).strip() or None
 
     def write(self, value: str) -> None:
         """Set the list; ``value`` may be in any order."""
@@ -59,7 +63,7 @@ _LIST_CAUSES = {
 }
 
 
-class CpuBandwidthKnob:
+class CpuBandwidthKnob(FileKnob):
     """cpu.cfs_quota_us and cpu.cfs_period_us as one value, "QUOTA PERIOD" or "max PERIOD".
 
     Where both change, the order is the one that passes through the smaller share: between the two writes the group never has more
@@ -74,13 +78,17 @@ class CpuBandwidthKnob:
         self._period = KeptFile(directory / "cpu.cfs_period_us")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """Both files."""
+        return (self._quota, self._quota.raw()), (self._period, self._period.raw())
+
+    def parse(self, seen: Seen) -> str | None:
         """Quota and period."""
-        return str(self._read())
+        return str(_bandwidth(seen))
 
     def write(self, value: str) -> None:
         """Set both; a refused second write takes the first one back."""
-        old, new = self._read(), CpuBandwidth.parse(value)
+        old, new = _bandwidth(self.look()), CpuBandwidth.parse(value)
         steps = [
             step
             for step, differs in (
@@ -110,10 +118,6 @@ class CpuBandwidthKnob:
         if old is not None:
             self.write(old)
 
-    def _read(self) -> CpuBandwidth:
-        quota = int(self._quota.read())
-        return CpuBandwidth(None if quota < 0 else quota, int(self._period.read()))
-
     def _set_quota(self, value: CpuBandwidth) -> None:
         self._quota.write("-1" if value.quota_us is None else str(value.quota_us))
 
@@ -134,7 +138,12 @@ class CpuBandwidthKnob:
         return f"does a group above {self._directory} have less, or a group below it more, or cpu.cfs_burst_us exceed the quota?"
 
 
-class CpuClassKnob:
+def _bandwidth(seen: Seen) -> CpuBandwidth:
+    quota_us, period_us = (int(text_of(one)) for one in seen)
+    return CpuBandwidth(None if quota_us < 0 else quota_us, period_us)
+
+
+class CpuClassKnob(FileKnob):
     """cpu.idle and cpu.shares as one value: "idle=1" or "shares=N".
 
     Leaving the idle class resets the shares, and shares cannot be set within it; so the two are one knob. Where the kernel has no
@@ -148,9 +157,14 @@ class CpuClassKnob:
         self._idle = KeptFile(directory / "cpu.idle")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """cpu.idle, and out of the idle class cpu.shares, which mean nothing in it."""
+        idle = (self._idle, self._idle_raw())
+        return (idle,) if is_set(idle) else (idle, (self._shares, self._shares.raw()))
+
+    def parse(self, seen: Seen) -> str | None:
         """The class in force."""
-        return IDLE_CLASS if self._is_idle() else f"shares={int(self._shares.read())}"
+        return IDLE_CLASS if is_set(seen[0]) else f"shares={int(text_of(seen[1]))}"
 
     def write(self, value: str) -> None:
         """Enter the idle class, or leave it for these shares."""
@@ -181,15 +195,19 @@ class CpuClassKnob:
 
     def _is_idle(self) -> bool | None:
         """None where the kernel has no idle class for groups."""
+        idle = (self._idle, self._idle_raw())
+        return None if idle[1] is None else is_set(idle)
+
+    def _idle_raw(self) -> bytes | None:
         try:
-            return int(self._idle.read()) == 1
+            return self._idle.raw()
         except KnobError as error:
             if error.errno == errno.ENOENT and self._shares.path.exists():
                 return None
             raise
 
 
-class MemoryLimitKnob:
+class MemoryLimitKnob(FileKnob):
     """memory.limit_in_bytes; None means no limit. The kernel rounds down to whole pages."""
 
     KIND = "cgroup1.memory-limit"
@@ -199,9 +217,13 @@ class MemoryLimitKnob:
         self._file = KeptFile(directory / "memory.limit_in_bytes")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file."""
+        return ((self._file, self._file.raw()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """The limit in bytes."""
-        limit = int(self._file.read())
+        limit = int(text_of(seen[0]))
         return None if limit >= UNLIMITED_BYTES else str(limit)
 
     def write(self, value: str) -> None:
@@ -235,7 +257,7 @@ class MemoryLimitKnob:
             return "unknown"
 
 
-class DiskThrottleKnob:
+class DiskThrottleKnob(FileKnob):
     """One device's line of blkio.throttle.read_bps_device or write_bps_device, in bytes/s; None where there is no line."""
 
     KIND = "cgroup1.disk-throttle"
@@ -245,9 +267,13 @@ class DiskThrottleKnob:
         self._device = device
         self.ref = KnobRef(self.KIND, (str(path), device))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file, with a line for each device."""
+        return ((self._file, self._file.raw()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """The limit in bytes/s."""
-        for line in self._file.read().splitlines():
+        for line in text_of(seen[0]).splitlines():
             device, _, rate = line.partition(" ")
             if device == self._device:
                 return rate.strip()
@@ -266,7 +292,7 @@ class DiskThrottleKnob:
         self.write(old or "0")
 
 
-class FreezerKnob:
+class FreezerKnob(FileKnob):
     """freezer.state: FROZEN or THAWED.
 
     FREEZING is FROZEN here: a process that was told to stop runs no more of its own code, it only has yet to be scheduled once to
@@ -279,9 +305,13 @@ class FreezerKnob:
         self._file = KeptFile(directory / "freezer.state")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file."""
+        return ((self._file, self._file.raw()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """Whether the group is stopped."""
-        return THAWED if self._file.read().strip() == THAWED else FROZEN
+        return THAWED if text_of(seen[0]).strip() == THAWED else FROZEN
 
     def write(self, value: str) -> None:
         """Freeze or thaw. A group below a frozen one cannot be thawed (EBUSY)."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from actuators.cgroup.files import figure
+from actuators.cgroup.files import figure, line_after
 from actuators.cgroup.group import Controller, Direction
 from actuators.cgroup.hierarchy import ControllerMissingError, Hierarchies
-from actuators.cgroup.processes import processes
+from actuators.cgroup.processes import ProcessList
 from actuators.cgroup.v2_files import ControllerFile
 from actuators.cgroup.v2_knobs import CpuBandwidthKnob, CpuClassKnob, DiskThrottleKnob, FreezerKnob, ListKnob
 from actuators.cgroup.v2_memory import MemoryKnob
@@ -64,6 +64,7 @@ class ControlGroupV2:
         self._subtree = SubtreePath(tree, self._place, root)
         self._throttles: dict[tuple[str, Direction], DiskThrottleKnob] = {}
         self._counters: dict[str, ControllerFile] = {}
+        self._processes = ProcessList(str(self._place))
 
     def directory(self, controller: Controller) -> Path:  # noqa: ARG002 (v1 has one for each)
         """Where the group is."""
@@ -138,30 +139,27 @@ class ControlGroupV2:
 
     def pids(self) -> tuple[int, ...]:
         """cgroup.procs of the group and of those below it; none where it is gone."""
-        return processes(str(self._place)) or ()
+        return self._processes.read() or ()
 
     def cpu_usage_ns(self) -> int | None:
         """usage_usec of cpu.stat, which counts the groups below as well and needs no controller."""
-        return figure(self._counter("cpu.stat").read(), "usage_usec") * _NS_PER_US
+        return figure(self._counter("cpu.stat").raw(), b"usage_usec") * _NS_PER_US
 
     def memory_bytes(self) -> int | None:
         """memory.current less inactive_file of memory.stat."""
-        usage = self._counter("memory.current").read_if_enabled()
+        usage = self._counter("memory.current").raw_if_enabled()
         if usage is None:
             return None
-        return max(0, int(usage) - figure(self._counter("memory.stat").read(), "inactive_file"))
+        return max(0, int(usage) - figure(self._counter("memory.stat").raw(), b"inactive_file"))
 
     def disk_bytes(self, device: str) -> int | None:
         """Rbytes and wbytes of the device's line in io.stat; a device without a line has not been used."""
-        text = self._counter("io.stat").read_if_enabled()
+        text = self._counter("io.stat").raw_if_enabled()
         if text is None:
             return None
-        for line in text.splitlines():
-            number, _, fields = line.partition(" ")
-            if number == device:
-                counts = dict(field.split("=", 1) for field in fields.split())
-                return int(counts.get("rbytes", 0)) + int(counts.get("wbytes", 0))
-        return 0
+        fields = line_after(text, device.encode() + b" ") or b""
+        counts = dict(field.split(b"=", 1) for field in fields.split())
+        return int(counts.get(b"rbytes", 0)) + int(counts.get(b"wbytes", 0))
 
     def close(self) -> None:
         """Give up descriptors: they go with the knobs that hold them."""
@@ -171,10 +169,9 @@ class ControlGroupV2:
         self._counters.clear()
 
     def _counter(self, name: str, place: Path | None = None) -> ControllerFile:
-        directory = place or self._place
-        key = f"{directory}/{name}"
+        key = name if place is None else f"{place}/{name}"
         if key not in self._counters:
-            self._counters[key] = ControllerFile(directory, name, writable=False)
+            self._counters[key] = ControllerFile(place or self._place, name, writable=False)
         return self._counters[key]
 
 

@@ -26,8 +26,13 @@ class ControllerFile(KeptFile):
 
     def read_if_enabled(self) -> str | None:
         """The whole text; None where the controller is not enabled. Raises KnobError, ENOENT where the group is gone."""
+        raw = self.raw_if_enabled()
+        return None if raw is None else raw.decode()
+
+    def raw_if_enabled(self) -> bytes | None:
+        """The same as it comes."""
         try:
-            return self.read()
+            return self.raw()
         except KnobError as error:
             if self._not_enabled(error):
                 return None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actuators.cgroup import v2_subtree
-from actuators.cgroup.files import KeptFile, figure
+from actuators.cgroup.files import FileKnob, KeptFile, Seen, figure, is_set, text_of
 from actuators.cgroup.group import FROZEN, IDLE_CLASS, THAWED, CpuBandwidth, Direction
 from actuators.cgroup.v1_knobs import LEAST_QUOTA_US, LONGEST_PERIOD_US
 from actuators.cgroup.v2_files import ControllerFile
@@ -29,7 +29,7 @@ INHERITED = "inherited"
 _IN_FORCE = " in force: "
 
 
-class ListKnob:
+class ListKnob(FileKnob):
     """cpuset.cpus or cpuset.mems. "inherited" means empty, or no such controller: all that the group above has.
 
     The kernel takes any list, and puts in force what of it the group above has and no partition has for itself (the file's
@@ -48,12 +48,17 @@ class ListKnob:
         self._above = ControllerFile(path.parent.parent, f"{path.name}.effective", writable=False)
         self.ref = KnobRef(self.KIND, (str(path),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """What was asked for, and what is in force of it where anything was."""
+        asked = (self._file, self._file.raw_if_enabled())
+        return (asked, (self._effective, self._effective.raw())) if text_of(asked).strip() else (asked,)
+
+    def parse(self, seen: Seen) -> str | None:
         """The list in the kernel's form, and what is in force of it if that is not all."""
-        asked = (self._file.read_if_enabled() or "").strip()
+        asked = text_of(seen[0]).strip()
         if not asked:
             return INHERITED
-        effective = self._effective.read().strip()
+        effective = text_of(seen[1]).strip()
         return asked if asked == effective else f"{asked}{_IN_FORCE}{effective}"
 
     def write(self, value: str) -> None:
@@ -105,7 +110,7 @@ class ListKnob:
         """Whether a list leaves out nothing that the group above has, and could not be emptied for its processes."""
         try:
             everything = parse_cpu_list(self._above.read_if_enabled() or "")
-            populated = figure(self._events.read(), "populated")
+            populated = figure(self._events.raw(), b"populated")
         except KnobError:
             return False
         return bool(everything and populated) and set(everything) <= set(parse_cpu_list(found.partition(_IN_FORCE)[0]))
@@ -125,7 +130,7 @@ _LIST_CAUSES = {
 }
 
 
-class CpuBandwidthKnob:
+class CpuBandwidthKnob(FileKnob):
     """cpu.max, "QUOTA PERIOD" or "max PERIOD"; None means no quota in the kernel's own period of 100 ms."""
 
     KIND = "cgroup2.cpu-bandwidth"
@@ -134,10 +139,14 @@ class CpuBandwidthKnob:
         self._file = ControllerFile(directory, "cpu.max")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file."""
+        return ((self._file, self._file.raw_if_enabled()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """Quota and period."""
-        text = self._file.read_if_enabled()
-        bandwidth = _NO_QUOTA if text is None else CpuBandwidth.parse(text)
+        text = text_of(seen[0])
+        bandwidth = CpuBandwidth.parse(text) if text else _NO_QUOTA
         return None if bandwidth == _NO_QUOTA else str(bandwidth)
 
     def write(self, value: str) -> None:
@@ -168,7 +177,7 @@ class CpuBandwidthKnob:
         return "does cpu.max.burst exceed the quota?"
 
 
-class CpuClassKnob:
+class CpuClassKnob(FileKnob):
     """cpu.idle and cpu.weight as one value: "idle=1" or "weight=N"; None means a weight of 100.
 
     Leaving the idle class resets the weight, and a weight cannot be set within it; so the two are one knob. Where the kernel has no
@@ -182,11 +191,16 @@ class CpuClassKnob:
         self._idle = ControllerFile(directory, "cpu.idle")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """cpu.idle, and out of the idle class cpu.weight, which means nothing in it."""
+        idle = (self._idle, self._idle.raw_if_enabled())
+        return (idle,) if is_set(idle) else (idle, (self._weight, self._weight.raw_if_enabled()))
+
+    def parse(self, seen: Seen) -> str | None:
         """The class in force."""
-        if self._is_idle():
+        if is_set(seen[0]):
             return IDLE_CLASS
-        weight = int(self._weight.read_if_enabled() or DEFAULT_WEIGHT)
+        weight = int(text_of(seen[1]) or DEFAULT_WEIGHT)
         return None if weight == DEFAULT_WEIGHT else f"weight={weight}"
 
     def write(self, value: str) -> None:
@@ -222,11 +236,11 @@ class CpuClassKnob:
 
     def _is_idle(self) -> bool | None:
         """None where the kernel has no idle class for groups, or the controller is not enabled."""
-        text = self._idle.read_if_enabled()
-        return None if text is None else int(text) == 1
+        raw = self._idle.raw_if_enabled()
+        return None if raw is None else int(raw) == 1
 
 
-class DiskThrottleKnob:
+class DiskThrottleKnob(FileKnob):
     """One key of a device's line in io.max, "rbps" or "wbps", in bytes/s; None where it is not limited. Other keys stay."""
 
     KIND = "cgroup2.disk-throttle"
@@ -242,9 +256,13 @@ class DiskThrottleKnob:
         """The knob of one direction."""
         return cls(directory, device, "rbps" if direction is Direction.READ else "wbps")
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file, with a line for each device."""
+        return ((self._file, self._file.raw_if_enabled()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """The limit in bytes/s."""
-        for line in (self._file.read_if_enabled() or "").splitlines():
+        for line in text_of(seen[0]).splitlines():
             device, _, fields = line.partition(" ")
             if device == self._device:
                 rates = (field.removeprefix(self._key) for field in fields.split() if field.startswith(self._key))
@@ -276,7 +294,7 @@ class DiskThrottleKnob:
             raise self._file.explained(error, text, cause) from error
 
 
-class FreezerKnob:
+class FreezerKnob(FileKnob):
     """cgroup.freeze: FROZEN or THAWED.
 
     A group that was told to freeze is FROZEN here, whatever cgroup.events still says: its processes run no more of their own code,
@@ -290,9 +308,13 @@ class FreezerKnob:
         self._file = KeptFile(directory / "cgroup.freeze")
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The file."""
+        return ((self._file, self._file.raw()),)
+
+    def parse(self, seen: Seen) -> str | None:
         """Whether the group was told to stop."""
-        return FROZEN if self._file.read().strip() == "1" else THAWED
+        return FROZEN if text_of(seen[0]).strip() == "1" else THAWED
 
     def write(self, value: str) -> None:
         """Freeze or thaw. Thawing a group below a frozen one has no effect: that is refused (EBUSY), and as before."""

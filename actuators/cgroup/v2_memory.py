@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from actuators.cgroup.files import figure
+from actuators.cgroup.files import FileKnob, Seen, figure
 from actuators.cgroup.group import MemoryLimit
 from actuators.cgroup.pressure import parse_pressure
 from actuators.cgroup.v1_knobs import PAGE_BYTES
@@ -75,7 +75,7 @@ def _sleep_ns(duration_ns: int) -> None:
     time.sleep(duration_ns / _S)
 
 
-class MemoryKnob:
+class MemoryKnob(FileKnob):
     """memory.high and memory.max; None means that neither is set. Lowering takes up to several seconds: for the slow writer.
 
     ``restore`` brings back both exactly as they were, but not under what is in use: that is refused, not enforced by OOM kills.
@@ -101,9 +101,13 @@ class MemoryKnob:
         self._sleep = sleep
         self.ref = KnobRef(self.KIND, (str(directory),))
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """Both files."""
+        return (self._high, self._high.raw_if_enabled()), (self._max, self._max.raw_if_enabled())
+
+    def parse(self, seen: Seen) -> str | None:
         """Bytes, or both limits where they differ."""
-        limit = self._read()
+        limit = _limits(seen)
         return None if limit == MemoryLimit() else str(limit)
 
     def write(self, value: str) -> None:
@@ -118,12 +122,8 @@ class MemoryKnob:
         """Bring back both, or that there were none."""
         self._change(MemoryLimit.parse(old), guarded=False)
 
-    def _read(self) -> MemoryLimit:
-        high, maximum = self._high.read_if_enabled(), self._max.read_if_enabled()
-        return MemoryLimit(_bytes(high), _bytes(maximum))
-
     def _change(self, new: MemoryLimit, *, guarded: bool) -> None:
-        old, limit = self._read(), new.least
+        old, limit = _limits(self.look()), new.least
         lowers = _below(new.high, old.high) or _below(new.maximum, old.maximum)
         in_use = self._current.read_if_enabled()
         if limit is None or in_use is None or not lowers:
@@ -187,11 +187,11 @@ class MemoryKnob:
         return int(self._current.read())
 
     def _refusal(self, limit: int, cause: str) -> KnobError:
-        stat = _text_of(self._directory / "memory.stat")
+        stat = _text_of(self._directory / "memory.stat").encode()
         return self._max.refused(
             OSError(errno.EBUSY, os.strerror(errno.EBUSY)),
             str(limit),
-            f"{cause}: {self._in_use()} bytes are in use, {figure(stat, 'anon')} of them anonymous, {figure(stat, 'file')} file",
+            f"{cause}: {self._in_use()} bytes are in use, {figure(stat, b'anon')} of them anonymous, {figure(stat, b'file')} file",
         )
 
     def _put_back(self, old: MemoryLimit) -> None:
@@ -244,8 +244,13 @@ class _Watch:
 
     def _events(self) -> tuple[int, int]:
         """OOMs, and hits of either limit."""
-        text = self._events_file.read()
-        return figure(text, "oom") + figure(text, "oom_kill"), figure(text, "high") + figure(text, "max")
+        text = self._events_file.raw()
+        return figure(text, b"oom") + figure(text, b"oom_kill"), figure(text, b"high") + figure(text, b"max")
+
+
+def _limits(seen: Seen) -> MemoryLimit:
+    high, maximum = (None if text is None else text.decode() for _file, text in seen)
+    return MemoryLimit(_bytes(high), _bytes(maximum))
 
 
 def _bytes(text: str | None) -> int | None:

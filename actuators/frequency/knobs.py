@@ -11,7 +11,7 @@ import errno
 from pathlib import Path
 from typing import NamedTuple
 
-from actuators.cgroup.files import KeptFile
+from actuators.cgroup.files import FileKnob, KeptFile, Seen, text_of
 from actuators.frequency import cpupower
 from actuators.frequency.policy import SYSTEM, frequencies_in_table, number, text, turbo_on, widest
 from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
@@ -59,7 +59,7 @@ class Cap(NamedTuple):
         return cls(*(int(word) for word in value.split()))
 
 
-class _PolicyKnob:
+class _PolicyKnob(FileKnob):
     """What knobs of a policy have in common. ``directory`` is that of the policy, or one that links to it."""
 
     KIND = ""
@@ -91,9 +91,9 @@ class _PolicyKnob:
     def _file(self, name: str) -> KeptFile:
         return KeptFile(self._directory / name)
 
-    def _get(self, file: KeptFile) -> str:
+    def _get(self, file: KeptFile) -> tuple[KeptFile, bytes]:
         try:
-            return file.read().strip()
+            return file, file.raw()
         except KnobError as error:
             if error.errno != errno.EBUSY:
                 raise
@@ -102,11 +102,7 @@ class _PolicyKnob:
             raise KnobError(errno.ENODEV, f"{file.path}: the CPUs of this policy are offline") from error
 
     def _get_khz(self, file: KeptFile) -> int:
-        found = self._get(file)
-        try:
-            return int(found)
-        except ValueError:
-            raise KnobError(errno.EIO, f"{file.path}: {found!r} is not a frequency in kHz") from None
+        return _khz(self._get(file))
 
     def _set_limits(self, low: int, high: int, min_khz: int, max_khz: int) -> None:
         """From ``low`` and ``high`` in force to others, in the order in which at no moment the lowest is above the highest."""
@@ -151,13 +147,18 @@ class UserspaceKnob(_PolicyKnob):
         super().__init__(directory)
         self._library = cpupower.load() if directory.is_relative_to(Path("/") / SYSTEM) else None
 
-    def read(self) -> str | None:
-        """Governor, speed if it is the userspace governor's, and limits."""
-        return str(self._read())
+    def look(self) -> Seen:
+        """Limits and governor, and the speed where it is the userspace governor's."""
+        seen = self._get(self._min), self._get(self._max), self._get(self._governor)
+        return (*seen, self._get(self._speed)) if text_of(seen[2]).strip() == USERSPACE else seen
+
+    def parse(self, seen: Seen) -> str | None:
+        """Governor, speed and limits."""
+        return str(_setting(seen))
 
     def write(self, value: str) -> None:
         """Limits first, so that the frequency is within them; then the governor; then the speed, which only userspace takes."""
-        new, old = Setting.parse(value), self._read()
+        new, old = Setting.parse(value), _setting(self.look())
         if new[2:] != old[2:] or new.governor != old.governor:
             self._set_policy(old, new)
         if new.speed_khz is not None:
@@ -175,11 +176,6 @@ class UserspaceKnob(_PolicyKnob):
         if asked.speed_khz is None or has.speed_khz is None:
             return asked.speed_khz == has.speed_khz
         return self._near(min(asked.speed_khz, has.max_khz), has.speed_khz)
-
-    def _read(self) -> Setting:
-        governor = self._get(self._governor)
-        speed = self._get(self._speed) if governor == USERSPACE else ""
-        return Setting(governor, int(speed) if speed.isdecimal() else None, self._get_khz(self._min), self._get_khz(self._max))
 
     def _set_policy(self, old: Setting, new: Setting) -> None:
         if self._set_by_library(new):
@@ -201,13 +197,17 @@ class CapKnob(_PolicyKnob):
 
     KIND = "cpufreq.cap"
 
-    def read(self) -> str | None:
+    def look(self) -> Seen:
+        """The files of both limits."""
+        return self._get(self._min), self._get(self._max)
+
+    def parse(self, seen: Seen) -> str | None:
         """The highest and the lowest frequency."""
-        return str(self._read())
+        return str(_cap(seen))
 
     def write(self, value: str) -> None:
         """Set the highest frequency; the lowest as well where it is given or would be above it."""
-        new, old = Cap.parse(value), self._read()
+        new, old = Cap.parse(value), _cap(self.look())
         low = new.min_khz if new.min_khz is not None else min(old.min_khz or 0, new.max_khz)
         self._set_limits(old.min_khz or 0, old.max_khz, low, new.max_khz)
 
@@ -220,8 +220,24 @@ class CapKnob(_PolicyKnob):
             return False
         return asked.min_khz is None or self._near(asked.min_khz, has.min_khz or 0)
 
-    def _read(self) -> Cap:
-        return Cap(self._get_khz(self._max), self._get_khz(self._min))
+
+def _setting(seen: Seen) -> Setting:
+    low, high, governor, *speed = seen
+    asked = text_of(speed[0]).strip() if speed else ""
+    return Setting(text_of(governor).strip(), int(asked) if asked.isdecimal() else None, _khz(low), _khz(high))
+
+
+def _cap(seen: Seen) -> Cap:
+    low, high = seen
+    return Cap(_khz(high), _khz(low))
+
+
+def _khz(seen: tuple[KeptFile, bytes | None]) -> int:
+    found = text_of(seen).strip()
+    try:
+        return int(found)
+    except ValueError:
+        raise KnobError(errno.EIO, f"{seen[0].path}: {found!r} is not a frequency in kHz") from None
 
 
 def _cooling(system: Path) -> bool:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.cgroup import v1_knobs
-from actuators.cgroup.files import KeptFile
+from actuators.cgroup.files import FileKnob, KeptFile, Seen, figure, line_after
 from actuators.cgroup.group import Controller, CpuBandwidth, Direction
 from actuators.cgroup.hierarchy import ControllerMissingError, GroupMissingError, Hierarchies, SetupError
+from actuators.cgroup.processes import ProcessList
 from actuators.cgroup.v1 import GroupLayerV1
 from actuators.cgroup.v1_knobs import (
     PAGE_BYTES,
@@ -97,6 +98,66 @@ def test_a_kept_file_is_read_to_its_end(tmp_path: Path, size: int) -> None:
     assert KeptFile(path).read() == "7" * size
 
 
+@given(st.binary(max_size=6), st.binary(max_size=6))
+def test_a_kept_file_says_just_what_it_says(tmp_path_factory: pytest.TempPathFactory, there: bytes, asked: bytes) -> None:
+    """A text that only begins so, or is longer, is another one."""
+    path = tmp_path_factory.getbasetemp() / "says"
+    path.write_bytes(there)
+    file = KeptFile(path)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.says(asked)  # nobody has read it yet
+    file.raw()
+    assert file.says(asked) is (there == asked)
+
+
+TEXTS = st.sampled_from(["0", "1", "-1", "5", "50000", "max", "8:0 5", "8:0 5\n8:1 6", "", "0-3", "FROZEN", "THAWED", "\xff"])
+OF_FILES: list[tuple[Callable[[Path], FileKnob], tuple[str, ...]]] = [
+    (lambda place: ListKnob(place / "cpuset.cpus"), ("cpuset.cpus",)),
+    (CpuBandwidthKnob, ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
+    (CpuClassKnob, ("cpu.idle", "cpu.shares")),
+    (MemoryLimitKnob, ("memory.limit_in_bytes",)),
+    (lambda place: DiskThrottleKnob(place / "bps", "8:0"), ("bps",)),
+    (FreezerKnob, ("freezer.state",)),
+]
+
+
+def read(knob: FileKnob) -> object:
+    """The value, or the error's words."""
+    try:
+        return knob.read()
+    except (KnobError, ValueError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("make", "names"), OF_FILES)
+@given(st.data())
+def test_a_knob_that_remembers_reads_what_a_new_one_reads(
+    tmp_path_factory: pytest.TempPathFactory, make: Callable[[Path], FileKnob], names: tuple[str, ...], data: st.DataObject
+) -> None:
+    """Whatever its files say one after the other, nonsense included; and it knows which bytes that value came from."""
+    place = tmp_path_factory.mktemp("group")
+    knob = make(place)
+    for _ in range(4):
+        for name in names:
+            (place / name).write_text(data.draw(TEXTS) + "\n", encoding="latin-1")
+        found = read(knob)
+        assert found == read(make(place))
+        if not isinstance(found, str) or "invalid" not in found:
+            assert all(file.says(text) for file, text in knob.said())
+
+
+def test_what_is_not_there_cannot_be_asked(tmp_path: Path) -> None:
+    """Without cpu.idle (before 5.15), and of a text that may have more to it, the bytes are not all that there is to know."""
+    (tmp_path / "cpu.shares").write_text("1024\n")
+    (tmp_path / "bps").write_text("8:0 5\n" + "7:0 1\n" * 400)
+    shares, throttle = CpuClassKnob(tmp_path), DiskThrottleKnob(tmp_path / "bps", "8:0")
+    assert (shares.read(), throttle.read()) == ("shares=1024", "5")
+    assert shares.said() == throttle.said() == ()
+    (tmp_path / "cpu.idle").write_text("0\n")
+    assert shares.read() == "shares=1024"
+    assert [text for _file, text in shares.said()] == [b"0\n", b"1024\n"]
+
+
 def test_a_kept_file_says_once_that_its_group_is_gone_and_then_opens_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,13 +217,20 @@ def test_between_quota_and_period_the_share_is_never_over_both(
     """Where both change, the value in between gives no more than the larger of before and after (take before give)."""
     in_force = [CpuBandwidth(old_quota, old_period)]
     knob = CpuBandwidthKnob(Path("/nonexistent"))
-    knob._read = lambda: in_force[-1]  # type: ignore[method-assign]
+    knob.look = lambda: files_of(in_force[-1])  # type: ignore[method-assign]
     knob._set_quota = lambda value: in_force.append(CpuBandwidth(value.quota_us, in_force[-1].period_us))  # type: ignore[method-assign]
     knob._set_period = lambda value: in_force.append(CpuBandwidth(in_force[-1].quota_us, value.period_us))  # type: ignore[method-assign]
     knob.write(str(CpuBandwidth(new_quota, new_period)))
     assert in_force[-1] == CpuBandwidth(new_quota, new_period)
     most = max(share(in_force[0]), share(in_force[-1]))
     assert all(share(value) <= most for value in in_force)
+
+
+def files_of(bandwidth: CpuBandwidth) -> Seen:
+    """What the kernel's two files say."""
+    file = KeptFile(Path("/nonexistent"))
+    quota_us = -1 if bandwidth.quota_us is None else bandwidth.quota_us
+    return (file, f"{quota_us}\n".encode()), (file, f"{bandwidth.period_us}\n".encode())
 
 
 def share(bandwidth: CpuBandwidth) -> float:
@@ -290,6 +358,42 @@ def test_processes_below_a_group_are_its_own(layer: GroupLayerV1, make_group: Ca
     (layer.hierarchies.v1["cpu"] / "a/inner/cgroup.procs").write_text("11\n7\n")
     assert layer.group("/a").pids() == (7, 11)
     assert layer.group("/gone").pids() == ()
+
+
+def test_a_list_of_processes_is_new_only_where_it_differs(tmp_path: Path) -> None:
+    """In order, with those below, and the same object while nothing changed; a long one is read to its end."""
+    listed = ProcessList(str(tmp_path))
+    assert listed.read() is None
+    (tmp_path / "cgroup.procs").write_text("11\n7\n")
+    first = listed.read()
+    assert first == (7, 11)
+    assert listed.read() is first
+    (tmp_path / "cgroup.procs").write_text("11\n8\n")
+    assert listed.read() == (8, 11)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/cgroup.procs").write_text("9\n")
+    assert listed.read() == (8, 9, 11)
+    many = range(1_000_000, 1_030_000)
+    (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in many))
+    assert listed.read() == (9, *many)
+    (tmp_path / "cgroup.procs").unlink()
+    assert listed.read() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "begin", "rest"),
+    [
+        (b"a 1\nab 2\nb 3\n", b"a ", b"1"),
+        (b"a 1\nab 2\nb 3\n", b"b ", b"3"),
+        (b"total_a 1\na 2", b"a ", b"2"),
+        (b"total_a 1\n", b"a ", None),
+        (b"", b"a ", None),
+    ],
+)
+def test_a_line_is_found_by_how_it_begins(text: bytes, begin: bytes, rest: bytes | None) -> None:
+    """At its beginning and not within another, with or without an end."""
+    assert line_after(text, begin) == rest
+    assert figure(text, begin.strip()) == int(rest or 0)
 
 
 def test_missing_groups_are_named_all_at_once(layer: GroupLayerV1, make_group: Callable[[str], None]) -> None:

@@ -148,11 +148,11 @@ def test_a_policy_whose_cpus_are_offline_has_vanished(
     """Newer kernels keep the directory and answer EBUSY; older ones remove it."""
     knob = make(directory)
 
-    def busy(file: KeptFile) -> str:
+    def busy(file: KeptFile) -> bytes:
         raise KnobError(errno.EBUSY, f"{file.path}: cannot read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(KeptFile, "read", busy)
+        patch.setattr(KeptFile, "raw", busy)
         with pytest.raises(KnobError, match="offline") as caught:
             knob.read()
         assert caught.value.errno == errno.ENODEV

@@ -44,7 +44,7 @@ def test_the_kernel_s_text_is_taken_apart(text: str, some: Stall, full: Stall) -
 def test_the_short_way_finds_the_same_total(some_us: int, full_us: int) -> None:
     """A tick reads one figure only."""
     line = "avg10=1.00 avg60=2.00 avg300=3.00 total="
-    assert some_total_ns(f"some {line}{some_us}\nfull {line}{full_us}\n") == some_us * 1000
+    assert some_total_ns(f"some {line}{some_us}\nfull {line}{full_us}\n".encode()) == some_us * 1000
 
 
 def put(place: Path, *, populated: int = 1, cpu: int = 0, memory: int = 0, io: int | None = 0) -> None:
@@ -77,15 +77,27 @@ def test_what_cannot_be_told_is_none(tmp_path: Path) -> None:
     monitor = PressureMonitor(tmp_path, {"web": ("/a",)})
     assert monitor.sample(0) == {"web": Waits()}
     put(tmp_path / "a", cpu=900, io=None)
-    monitor.sample(NS_PER_S)
+    monitor.sample(2 * NS_PER_S)
     put(tmp_path / "a", cpu=500_900, io=None)
-    assert monitor.sample(2 * NS_PER_S) == {"web": Waits(0.5, 0.0, None)}
+    assert monitor.sample(3 * NS_PER_S) == {"web": Waits(0.5, 0.0, None)}
     put(tmp_path / "a", cpu=100, populated=1, io=None)  # fell: another group
-    assert monitor.sample(3 * NS_PER_S) == {"web": Waits(None, 0.0, None)}
+    assert monitor.sample(4 * NS_PER_S) == {"web": Waits(None, 0.0, None)}
     put(tmp_path / "a", cpu=100, populated=0, io=None)
-    assert monitor.sample(4 * NS_PER_S) == {"web": Waits()}
+    assert monitor.sample(5 * NS_PER_S) == {"web": Waits()}
     assert set(read_pressure(tmp_path / "a")) == {"cpu", "memory"}
     assert read_pressure(tmp_path / "gone") == {}
+
+
+def test_a_group_that_is_not_there_is_looked_for_every_two_seconds(tmp_path: Path) -> None:
+    """Not at every tick, which would cost as much as reading it; one that was there and went is looked for as seldom."""
+    monitor = PressureMonitor(tmp_path, {"web": ("/a",)})
+    monitor.sample(0)
+    put(tmp_path / "a")
+    for half_seconds in range(1, 5):
+        assert monitor.sample(half_seconds * NS_PER_S // 2) == {"web": Waits()}
+    put(tmp_path / "a", cpu=250_000)
+    assert monitor.sample(5 * NS_PER_S // 2) == {"web": Waits(0.5, 0.0, 0.0)}
+    monitor.close()
 
 
 def test_pressure_reaches_usage_front_and_record(tmp_path: Path) -> None:

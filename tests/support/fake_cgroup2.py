@@ -53,7 +53,7 @@ class Cgroup2:
         self.while_asleep: Callable[[], None] = lambda: None
         self.now_ns = 0
         self._write_plain = KeptFile._write_all
-        self._read_plain = KeptFile.read
+        self._read_plain = KeptFile.raw
         self.tree.mkdir(parents=True)
         (root / "proc/self").mkdir(parents=True)
         (root / "proc/self/mountinfo").write_text("30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n")
@@ -63,7 +63,7 @@ class Cgroup2:
         clockwork = {"rule": ShrinkRule(), "clock": self._clock, "sleep": self._sleep}
         monkeypatch.setattr(MemoryKnob.__init__, "__kwdefaults__", clockwork)
         monkeypatch.setattr(KeptFile, "_write_all", lambda file, fd, data: self._write(file, fd, data))  # noqa: PLW0108 (binds the file)
-        monkeypatch.setattr(KeptFile, "read", lambda file: self._read(file))  # noqa: PLW0108 (the same)
+        monkeypatch.setattr(KeptFile, "raw", lambda file: self._read(file))  # noqa: PLW0108 (the same)
 
     @property
     def hierarchies(self) -> Hierarchies:
@@ -121,7 +121,7 @@ class Cgroup2:
         self.now_ns += duration_ns
         self.while_asleep()
 
-    def _read(self, file: KeptFile) -> str:
+    def _read(self, file: KeptFile) -> bytes:
         if file._fd >= 0 and not file.path.exists():  # the kernel's answer from a descriptor that outlived its group
             file.close()
             raise KnobError(errno.ENODEV, f"{file.path}: cannot read: {os.strerror(errno.ENODEV)}")
