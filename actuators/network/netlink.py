@@ -75,6 +75,18 @@ def attributes(data: bytes, offset: int = 0) -> dict[int, bytes]:
     return found
 
 
+def find_attribute(data: bytes, wanted: int, begin: int, end: int) -> tuple[int, int]:
+    """Where the payload of the first attribute of that type begins and ends; twice ``end`` if there is none."""
+    while begin + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, begin)
+        if length < _ATTRIBUTE.size or begin + length > end:
+            break
+        if kind & _TYPE_MASK == wanted:
+            return begin + _ATTRIBUTE.size, begin + length
+        begin += (length + 3) & ~3
+    return end, end
+
+
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     """One request with its header."""
     return _HEADER.pack(_HEADER.size + len(payload), kind, flags | NLM_F_REQUEST, sequence, 0) + payload

@@ -22,6 +22,7 @@ from actuators.network.netlink import (
     RouteSocket,
     attribute,
     attributes,
+    find_attribute,
 )
 
 RTM_NEWQDISC: Final = 36
@@ -254,6 +255,13 @@ def class_id_rules(found: Iterable[Filter]) -> frozenset[ClassIdRule]:
 
 def unpack_qdisc(body: bytes) -> Qdisc:
     """The qdisc in an answer."""
+    counters, _end = find_attribute(body, _TCA_STATS2, _TCMSG.size, len(body))
+    return _unpack_qdisc(body[:counters])
+
+
+@functools.lru_cache(maxsize=64)
+def _unpack_qdisc(body: bytes) -> Qdisc:
+    """Remembered, as ours is asked for in every tick and never changes."""
     _family, _index, handle, parent, _info = _TCMSG.unpack_from(body)
     described = attributes(body, _TCMSG.size)
     kind = described[_TCA_KIND].rstrip(b"\0").decode()
@@ -285,25 +293,29 @@ def pack_class(settings: HtbClass) -> bytes:
 
 def unpack_class(body: bytes) -> tuple[int, ClassState] | None:
     """The id and state of a class in an answer; None if it is of another discipline."""
+    counters, end = find_attribute(body, _TCA_STATS2, _TCMSG.size, len(body))
+    described = _unpack_settings(body[:counters])
+    if described is None:
+        return None
+    class_id, settings = described
+    basic, _end = find_attribute(body, _TCA_STATS_BASIC, counters, end)
+    return class_id, ClassState(settings, _WORD64.unpack_from(body, basic)[0] if basic < end else 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _unpack_settings(body: bytes) -> tuple[int, HtbClass] | None:
+    """A class's id and what it is set to, which the kernel tells before it comes to the counters.
+
+    Remembered, as it is asked for in every tick and seldom changes.
+    """
     _family, _index, class_id, parent, _info = _TCMSG.unpack_from(body)
     found = attributes(body, _TCMSG.size)
     if found.get(_TCA_KIND) != b"htb\0":
         return None
-    settings = _unpack_settings(
-        class_id & 0xFFFF0000 if parent == TC_H_ROOT else parent,  # a class right below the qdisc shows "root"
-        found[_TCA_OPTIONS],
-    )
-    counters = attributes(found.get(_TCA_STATS2, b"")).get(_TCA_STATS_BASIC)
-    return class_id, ClassState(settings, _WORD64.unpack_from(counters)[0] if counters else 0)
-
-
-@functools.lru_cache(maxsize=256)
-def _unpack_settings(parent: int, packed: bytes) -> HtbClass:
-    """What a class is set to; remembered, as it is asked for in every tick and seldom changes."""
-    options = attributes(packed)
+    options = attributes(found[_TCA_OPTIONS])
     rate, ceil, buffer, ceil_buffer, quantum, _level, priority = _PARAMETERS.unpack(options[_TCA_HTB_PARMS])
-    return HtbClass(
-        parent,
+    return class_id, HtbClass(
+        class_id & 0xFFFF0000 if parent == TC_H_ROOT else parent,  # a class right below the qdisc shows "root"
         _unpack_rate(rate, options.get(_TCA_HTB_RATE64)),
         _unpack_rate(ceil, options.get(_TCA_HTB_CEIL64)),
         buffer,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from actuators.network import tc
 from actuators.network.classify import group_program
-from actuators.network.netlink import NetlinkError, attribute, attributes, message, messages, raise_refusal
+from actuators.network.netlink import NetlinkError, attribute, attributes, find_attribute, message, messages, raise_refusal
 from actuators.network.tc import ClassState, HtbClass, Qdisc
 
 pytestmark = pytest.mark.skipif(sys.byteorder != "little", reason="the captured messages are of a little-endian machine")
@@ -75,6 +75,31 @@ def test_the_bytes_sent_are_the_first_counter() -> None:
     found = tc.unpack_class(only(bytes(counted))[3])
     assert found is not None
     assert found[1].sent_bytes == 7_000_000_000_001
+
+
+def test_counters_alone_do_not_make_another_class() -> None:
+    """What was taken apart once is remembered by everything but the counters: other settings are other ones, at once."""
+    body = only(FAST_CLASS)[3]
+    first, again = tc.unpack_class(body), tc.unpack_class(bytes(bytearray(body)))
+    assert first is not None
+    assert again is not None
+    assert first[1].settings is again[1].settings
+    at = body.index(struct.pack("=I", 60_000))
+    other = tc.unpack_class(body[:at] + struct.pack("=I", 61_000) + body[at + 4 :])
+    assert other is not None
+    assert other[1].settings.quantum_bytes == 61_000
+    assert other[1].sent_bytes == first[1].sent_bytes
+
+
+@given(st.dictionaries(st.integers(1, 9), st.binary(max_size=12), max_size=5), st.integers(1, 9), st.integers(0, 40))
+def test_an_attribute_is_found_where_all_are_listed(found: dict[int, bytes], wanted: int, cut: int) -> None:
+    """The same payload, or none, also in a message that was torn."""
+    data = b"".join(attribute(kind, payload) for kind, payload in found.items())
+    data = data[: max(0, len(data) - cut)]
+    begin, end = find_attribute(data, wanted, 0, len(data))
+    listed = attributes(data).get(wanted)
+    assert data[begin:end] == (listed or b"")
+    assert (begin == end == len(data)) or listed is not None
 
 
 def test_a_class_of_another_discipline_is_left_out() -> None:
