@@ -8,7 +8,7 @@ ways: idle ways may lie anywhere, and a holder may jump over its neighbours rath
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parties.model import (
@@ -21,6 +21,7 @@ from parties.model import (
     InvariantError,
     Node,
     Partition,
+    Pool,
     PoolKey,
     Resource,
 )
@@ -49,20 +50,53 @@ def place(node: Node, partition: Partition, previous: Placement | None) -> Place
     has a holder of none. The same arguments give the same placement. Raises InvariantError for a partition that does not fit the
     node.
     """
+    pools = node.managed_pools()
+    cores = [pool for pool in pools if pool.key.resource is Resource.CORES]
+    caches = [pool for pool in pools if pool.key.resource is Resource.CACHE]
+    cores_stay = previous is not None and _untouched(cores, partition, previous)
+    ways_stay = previous is not None and _untouched(caches, partition, previous)
+    return Placement(
+        partition,
+        previous.cpus if previous and cores_stay else _all_cores(node, cores, partition, previous),
+        previous.way_masks if previous and ways_stay else _all_ways(node, caches, partition, previous),
+    )
+
+
+def _untouched(pools: Sequence[Pool], partition: Partition, previous: Placement) -> bool:
+    """Whether nothing of these pools changed hands since ``previous``, so that all stays where it is; a move concerns one pool.
+
+    Told by the very mappings, which ``Partition.after`` hands on: equal amounts may be another node's, left by an earlier daemon.
+    """
+    now, before = partition.amounts, previous.partition.amounts
+    return bool(pools) and all(pool.key in now and now[pool.key] is before.get(pool.key) for pool in pools)
+
+
+def _held(partition: Partition, key: PoolKey) -> dict[Holder, int]:
+    held = partition.amounts.get(key, {})
+    return {holder: held[holder] for holder in _ordered(held)}
+
+
+def _all_cores(
+    node: Node, pools: Iterable[Pool], partition: Partition, previous: Placement | None
+) -> Mapping[Holder, tuple[int, ...]]:
     cpus: dict[Holder, set[int]] = {}
+    taken = previous.cpus if previous is not None else {}
+    for pool in pools:
+        for holder, share in _place_cores(node, pool.key, _held(partition, pool.key), taken).items():
+            cpus.setdefault(holder, set()).update(share)
+    return {holder: tuple(sorted(share)) for holder, share in cpus.items()}
+
+
+def _all_ways(
+    node: Node, pools: Iterable[Pool], partition: Partition, previous: Placement | None
+) -> Mapping[tuple[int, Holder], int]:
     way_masks: dict[tuple[int, Holder], int] = {}
-    for pool in node.managed_pools():
-        held = {holder: partition.amounts.get(pool.key, {})[holder] for holder in _ordered(partition.amounts.get(pool.key, {}))}
-        if pool.key.resource is Resource.CORES:
-            taken = previous.cpus if previous is not None else {}
-            for holder, share in _place_cores(node, pool.key, held, taken).items():
-                cpus.setdefault(holder, set()).update(share)
-        elif pool.key.resource is Resource.CACHE:
-            for domain in _domain_ids(node, pool.key):
-                old = {holder: mask for (where, holder), mask in previous.way_masks.items() if where == domain} if previous else {}
-                masks = place_ways(pool.total, {holder: ways for holder, ways in held.items() if holder != IDLE}, old)
-                way_masks.update({(domain, holder): mask for holder, mask in masks.items()})
-    return Placement(partition, {holder: tuple(sorted(share)) for holder, share in cpus.items()}, way_masks)
+    for pool in pools:
+        counts = {holder: ways for holder, ways in _held(partition, pool.key).items() if holder != IDLE}
+        for domain in _domain_ids(node, pool.key):
+            old = {holder: mask for (where, holder), mask in previous.way_masks.items() if where == domain} if previous else {}
+            way_masks.update({(domain, holder): mask for holder, mask in place_ways(pool.total, counts, old).items()})
+    return way_masks
 
 
 def _ordered(held: Mapping[Holder, int]) -> list[Holder]:

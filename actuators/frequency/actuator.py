@@ -38,6 +38,9 @@ class _Asked:
     holder: Holder
 
 
+_NOBODY = _Asked(None, IDLE)
+
+
 class _Clock:
     """One policy under management: from a level to the knob's value and back. ``keys`` gives the pool of each managed CPU."""
 
@@ -49,7 +52,7 @@ class _Clock:
 
     def asked(self, owners: Mapping[int, Holder], placement: Placement) -> _Asked:
         """The highest level of those who have CPUs here."""
-        best = _Asked(None, IDLE)
+        best = _NOBODY
         for cpu, key in self.keys.items():
             holder = owners.get(cpu, IDLE)
             level_hz = placement.partition.amount(key, holder)
@@ -111,6 +114,8 @@ class FrequencyActuator:
         self.problems = tuple(dict.fromkeys(problem for clock in self._clocks for problem in clock.problems()))
         self._found = dict(found or {})
         self._owners: dict[int, Holder] = {}
+        self._grounds: object = None  # what the last answer of ``_asked`` followed from, and the answer
+        self._answer: Sequence[_Asked] = ()
         sensor = SpeedKnob([clock.policy.directory for clock in self._clocks])
         self._task = SpeedTask(sensor.ref, [clock.policy.cpus for clock in self._clocks])
 
@@ -120,15 +125,11 @@ class FrequencyActuator:
 
     def writes(self, placement: Placement, before: Placement | None) -> Sequence[KnobWrite]:
         """The setting of every policy whose level or holder changes; at the start of all that are held. Raises KnobError then."""
-        owners = _owners(placement)
-        owners_before = {} if before is None else _owners(before)
+        had: Sequence[_Asked | None] = [None] * len(self._clocks) if before is None else self._asked(before)
         plan = []
-        for clock in self._clocks:
-            new = clock.asked(owners, placement)
-            old = None if before is None else clock.asked(owners_before, before)
-            if new != (old or _Asked(None, IDLE)):
+        for clock, old, new in zip(self._clocks, had, self._asked(placement), strict=True):
+            if new != (old or _NOBODY):
                 plan += self._change(clock, old, new)
-        self._owners = owners
         return plan
 
     def read_back(self) -> Mapping[PoolKey, Mapping[Holder, int]]:
@@ -158,6 +159,16 @@ class FrequencyActuator:
 
     def close(self) -> None:
         """Descriptors go with the knobs."""
+
+    def _asked(self, placement: Placement) -> Sequence[_Asked]:
+        """What is asked of each clock. What was placed last is nearly always what the next plan begins with."""
+        amounts = placement.partition.amounts
+        grounds = (placement.cpus, [amounts.get(pool.key) for pool in self._pools])
+        if grounds != self._grounds:
+            self._owners = _owners(placement)
+            self._answer = [clock.asked(self._owners, placement) for clock in self._clocks]
+            self._grounds = grounds
+        return self._answer
 
     def _change(self, clock: _Clock, old: _Asked | None, new: _Asked) -> list[KnobWrite]:
         found = self._found_at(clock)

@@ -11,6 +11,7 @@ from actuators.frequency.actuator import FrequencyActuator, frequency_actuator
 from actuators.frequency.policy import find_policies
 from parties.knob import Effect, KnobRef
 from parties.model import BEST_EFFORT, IDLE, PoolKey, Resource
+from parties.placement import Placement
 from parties.settings import FrequencyMechanism, FrequencySettings
 
 MHZ = 1_000_000
@@ -213,6 +214,33 @@ def test_a_core_that_changes_hands_is_set_for_its_new_holder(tmp_path: Path) -> 
     (write,) = made.writes(trees.placement({"a": [0], "b": [1, 2]}, levels), before)
     assert (write.value, write.holder, write.effect) == (f"userspace 1900000 {WIDE}", "b", Effect.NEUTRAL)
     assert made.follows_cores
+
+
+PLACEMENTS = st.builds(
+    lambda shares, levels: trees.placement(
+        {holder: [cpu for cpu, owner in enumerate(shares) if owner == holder] for holder in "ab"},
+        {holder: level * 100 * MHZ for holder, level in zip("ab", levels, strict=True)},
+    ),
+    st.tuples(st.sampled_from("ab"), st.sampled_from("ab"), st.sampled_from("ab")),
+    st.tuples(st.sampled_from([14, 15]), st.sampled_from([14, 16])),
+)
+
+
+@given(PLACEMENTS, st.lists(st.tuples(PLACEMENTS, st.booleans()), max_size=5))
+def test_what_is_remembered_of_the_last_plan_does_not_show(
+    tmp_path_factory: pytest.TempPathFactory, first: Placement, steps: list[tuple[Placement, bool]]
+) -> None:
+    """Also where a plan was refused, so that the next one begins with the placement before it, or another pool moved between."""
+    root = tmp_path_factory.mktemp("tree")
+    made, before = actuator(root), first
+    made.writes(first, None)
+    for after, done in steps:
+        fresh = frequency_actuator(AUTO, (trees.FOUR_CORES,), whole_cores=True, root=root)
+        same = Placement(before.partition, dict(before.cpus), before.way_masks)
+        plans = [one.writes(after, at) for one, at in ((made, before), (fresh, same))]
+        told = [[(write.knob.ref, write.value, write.holder, write.effect, write.slow) for write in plan] for plan in plans]
+        assert told[0] == told[1]
+        before = after if done else before
 
 
 def test_a_core_that_nobody_holds_is_as_it_was_found(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def test_random_moves_keep_the_invariants(seed: int, domains: int) -> None:
         partition = partition.after([move])
         before, placement = placement, place(node, partition, placement)
         check(node, placement)
+        anew = Partition({key: dict(held) for key, held in partition.amounts.items()})
+        assert placement == place(node, anew, before), "what stays where it is depends on equal values alone"
         for holder in set(HOLDERS) - {move.giver, move.taker}:
             assert placement.cpus[holder] == before.cpus[holder]
         if move.pool.resource is Resource.CORES:
