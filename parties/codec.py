@@ -11,12 +11,13 @@ import enum
 import functools
 import json
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from parties.model import PoolKey, Resource
+from parties.model import Holder, Partition, PoolKey, Resource
 
 T = TypeVar("T")
 NOT_FINITE = ("inf", "-inf", "nan")  # floats that JSON has no number for
@@ -45,6 +46,23 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     if encode is None:  # once for each type: there are hundreds of values in a tick
         encode = _ENCODERS[kind] = _encoder(kind)
     return encode(value)
+
+
+class PartitionText:
+    """Partitions as JSON text: ``{"cores@0":{"web":2000,...},...}``. Each differs from the one before in few pools."""
+
+    def __init__(self) -> None:
+        self._pools: dict[PoolKey, tuple[Mapping[Holder, int], str]] = {}
+
+    def __call__(self, partition: Partition) -> str:
+        """The text of ``partition.amounts``."""
+        return f"{{{','.join([self._pool(key, held) for key, held in partition.amounts.items()])}}}"
+
+    def _pool(self, key: PoolKey, held: Mapping[Holder, int]) -> str:
+        kept = self._pools.get(key)
+        if kept is None or kept[0] is not held:  # who holds how much never changes in place
+            kept = self._pools[key] = held, f'"{key}":{_COMPACT.encode(dict(held))}'
+        return kept[1]
 
 
 def from_json(kind: type[T], data: object) -> T:
@@ -80,15 +98,28 @@ def _dataclass_encoder(kind: type) -> Encoder:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"cannot encode {kind.__name__}")
     names = tuple(field.name for field in dataclasses.fields(kind))
+    plain = _surely_plain(kind)
+    others = tuple(name for name in names if name not in plain)
+    read = operator.attrgetter(*names, *names[:1])  # of one name alone it would not give a tuple
 
     def encoded(value: object) -> dict[str, Any]:
-        fields = {name: getattr(value, name) for name in names}
-        for name, item in fields.items():
+        fields = dict(zip(names, read(value), strict=False))
+        for name in others:
+            item = fields[name]
             if type(item) not in _PLAIN:
                 fields[name] = to_json(item)
         return fields
 
     return encoded
+
+
+def _surely_plain(kind: type) -> frozenset[str]:
+    """The fields of a dataclass that are declared as what JSON has itself, so that there is nothing to look at in each tick."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:  # a class that is imported for type checks alone, or local to a function
+        return frozenset()
+    return frozenset(name for name, hint in hints.items() if (set(typing.get_args(hint)) or {hint}) <= _PLAIN)
 
 
 def _key(key: object) -> str:

@@ -6,6 +6,7 @@ what a slow front does not take is dropped and counted (invariant 5).
 
 from __future__ import annotations
 
+import operator
 import socket
 from collections.abc import Mapping
 
@@ -51,16 +52,37 @@ _USAGE = (
 )
 
 
+_read_usage = operator.attrgetter(*_USAGE)
+
+
 def usage_of(usage: Usage) -> dict[str, float]:
     """What is known of a holder's use, by field name with its unit; pressures are fractions of the interval."""
-    return {name: value for name in _USAGE if (value := getattr(usage, name)) is not None}
+    return {name: value for name, value in zip(_USAGE, _read_usage(usage), strict=True) if value is not None}
+
+
+class Amounts:
+    """``amounts_of`` the partitions of a run, worked out anew only when somebody was given something."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._partition: Partition | None = None
+        self._amounts: Mapping[Holder, Mapping[str, int]] = {}
+
+    def __call__(self, partition: Partition) -> Mapping[Holder, Mapping[str, int]]:
+        """By holder and resource name."""
+        if partition is not self._partition:
+            self._partition, self._amounts = partition, amounts_of(partition, self._node)
+        return self._amounts
 
 
 def tick_message(
-    node: Node, services: Mapping[str, Service], observation: Observation, decision: Decision, timing: Timing
+    services: Mapping[str, Service],
+    observation: Observation,
+    decision: Decision,
+    timing: Timing,
+    amounts: Mapping[Holder, Mapping[str, int]],
 ) -> dict[str, object]:
-    """The snapshot of one tick. Quantities are integers with their unit in the name."""
-    amounts = amounts_of(observation.partition, node)
+    """The snapshot of one tick. Quantities are integers with their unit in the name; ``amounts`` are those of the partition."""
     return {
         "version": MESSAGE_VERSION,
         "type": "tick",
@@ -130,7 +152,7 @@ class FrontFeed:
 
     def __init__(self, front: socket.socket | None) -> None:
         self._front = front
-        self._node = Node("", (), {})
+        self._amounts = Amounts(Node("", (), {}))
         self._services: Mapping[str, Service] = {}
         self.dropped = 0
         if front is not None:
@@ -144,7 +166,8 @@ class FrontFeed:
     def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
         """Tell of one tick."""
         if self._front is not None:
-            self._send(tick_message(self._node, self._services, observation, decision, timing))
+            amounts = self._amounts(observation.partition)
+            self._send(tick_message(self._services, observation, decision, timing, amounts))
 
     def event(self, level: str, text: str) -> None:
         """Tell of something that an operator should see; ``level`` is info, warning or error."""
@@ -152,7 +175,7 @@ class FrontFeed:
 
     def started(self, node: Node, services: Mapping[str, Service], body: Mapping[str, object]) -> None:
         """Tell that the loop begins on this node; where it has several domains, who lives in which."""
-        self._node, self._services = node, services
+        self._amounts, self._services = Amounts(node), services
         homes = {name: service.home for name, service in services.items()} if len(node.domains) > 1 else {}
         self._send({"version": MESSAGE_VERSION, "type": "started", "homes": homes, **body})
 

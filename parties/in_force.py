@@ -10,11 +10,11 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parties.codec import CodecError, compact_json, from_json, pool_key, to_json
+from parties.codec import CodecError, PartitionText, compact_json, from_json, pool_key, to_json
 from parties.knob import KnobRef
 from parties.model import Holder, Partition
 from parties.placement import Placement
@@ -79,12 +79,65 @@ class InForce:
         return self.placement.partition
 
 
-def write_in_force(path: Path, in_force: InForce) -> None:
-    """Replace the file by this, all or nothing. Not synced: it is not meant to outlive the boot. Raises OSError."""
+class InForceText:
+    """Makes the text of the file, and keeps what it made of each knob: from one tick to the next few of them change."""
+
+    def __init__(self) -> None:
+        self._partition = PartitionText()
+        self._knobs: dict[KnobRef, tuple[Wanted, str]] = {}
+
+    def __call__(self, in_force: InForce) -> bytes:
+        """The whole text."""
+        placement = in_force.placement
+        begin = {
+            "version": in_force.version,
+            "boot_id": in_force.boot_id,
+            "topology": in_force.topology,
+            "pid": in_force.pid,
+            "policy": in_force.policy,
+        }
+        places = {
+            "cpus": {holder: list(cpus) for holder, cpus in placement.cpus.items()},
+            "way_masks": [[domain, holder, mask] for (domain, holder), mask in placement.way_masks.items()],
+        }
+        self._knobs = {ref: self._knob(ref, wanted) for ref, wanted in in_force.wanted.items()}
+        knobs = ",".join([text for _wanted, text in self._knobs.values()])
+        end = {
+            "yielded": _listed(in_force.yielded),
+            "vanished": _listed(in_force.vanished),
+            "exit": to_json(in_force.exit),
+        }
+        parts = [
+            compact_json(begin)[1:-1],
+            f'"partition":{self._partition(placement.partition)}'.encode(),
+            compact_json(places)[1:-1],
+            f'"wanted":[{knobs}]'.encode(),
+            compact_json(end)[1:-1],
+        ]
+        return b"{" + b",".join(parts) + b"}"
+
+    def _knob(self, ref: KnobRef, wanted: Wanted) -> tuple[Wanted, str]:
+        kept = self._knobs.get(ref)
+        if kept is not None and (kept[0] is wanted or kept[0] == wanted):
+            return kept
+        return wanted, compact_json([ref.kind, *ref.address, wanted.holder, wanted.value]).decode()
+
+
+def encode(in_force: InForce) -> bytes:
+    """The text of the file."""
+    return InForceText()(in_force)
+
+
+def write_in_force(path: Path, in_force: InForce, text_of: Callable[[InForce], bytes] = encode) -> None:
+    """Replace the file by this, all or nothing. Not synced: it is not meant to outlive the boot. Raises OSError.
+
+    Who writes it again and again gives an ``InForceText`` of its own as ``text_of``.
+    """
+    text = text_of(in_force)
     temporary = f"{path}.new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        view = memoryview(encode(in_force))
+        view = memoryview(text)
         while view:
             view = view[os.write(fd, view) :]
     finally:
@@ -110,26 +163,6 @@ def read_in_force(path: Path, *, boot_id: str | None = None, topology: str | Non
             "come or gone, so its places mean nothing here; run 'parties restore', then start anew",
         )
     return in_force
-
-
-def encode(in_force: InForce) -> bytes:
-    """The text of the file."""
-    placement = in_force.placement
-    body = {
-        "version": in_force.version,
-        "boot_id": in_force.boot_id,
-        "topology": in_force.topology,
-        "pid": in_force.pid,
-        "policy": in_force.policy,
-        "partition": {str(pool): dict(held) for pool, held in placement.partition.amounts.items()},
-        "cpus": {holder: list(cpus) for holder, cpus in placement.cpus.items()},
-        "way_masks": [[domain, holder, mask] for (domain, holder), mask in placement.way_masks.items()],
-        "wanted": [[ref.kind, *ref.address, wanted.holder, wanted.value] for ref, wanted in in_force.wanted.items()],
-        "yielded": _listed(in_force.yielded),
-        "vanished": _listed(in_force.vanished),
-        "exit": to_json(in_force.exit),
-    }
-    return compact_json(body)
 
 
 def _listed(refs: Iterable[KnobRef]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from parties.codec import CodecError, compact_json, from_json, to_json
-from parties.in_force import IN_FORCE_NAME, InForce, InForceError, read_in_force, write_in_force
+from parties.in_force import IN_FORCE_NAME, InForce, InForceError, InForceText, read_in_force, write_in_force
 from parties.knob import KnobKinds, KnobRef, changed_besides
 from parties.model import BEST_EFFORT, IDLE, Decision, Holder, Node, Observation, Partition, Pool, Resource, Service
 from parties.record import Timing
@@ -141,6 +141,7 @@ class InForceFile:
         self._in_force = in_force
         self._changes = changes
         self._events = events
+        self._text = InForceText()
         self._kept: object = None
         self._failed = ""
 
@@ -155,7 +156,7 @@ class InForceFile:
         if changes == self._kept:
             return True
         try:
-            write_in_force(self._path, self._in_force())
+            write_in_force(self._path, self._in_force(), self._text)
         except OSError as error:
             if self._failed != str(error):
                 self._failed = str(error)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parties.in_force import IN_FORCE_NAME, InForce, InForceError, Unfit, Wanted, encode, read_in_force, write_in_force
+from parties.codec import compact_json
+from parties.in_force import IN_FORCE_NAME, InForce, InForceError, InForceText, Unfit, Wanted, encode, read_in_force, write_in_force
 from parties.knob import KnobRef
 from parties.model import Partition, PoolKey, Resource
 from parties.placement import Placement
@@ -65,6 +67,30 @@ def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, wanted: dic
     in_force = dataclasses.replace(IN_FORCE, wanted=wanted, yielded=frozenset(wanted), vanished=frozenset())
     write_in_force(path, in_force)
     assert read_in_force(path) == in_force
+
+
+PARTITIONS = st.dictionaries(
+    st.sampled_from([PoolKey(Resource.CORES, 0), PoolKey(Resource.DISK)]),
+    st.dictionaries(st.sampled_from(["web", "idle"]), st.integers(0, 9)),
+)
+KNOBS = st.dictionaries(
+    st.builds(KnobRef, st.sampled_from("ab"), st.lists(st.sampled_from("xy"), max_size=1).map(tuple)),
+    st.builds(Wanted, st.sampled_from("AB"), st.sampled_from(["1", "2"])),
+)
+
+
+@given(st.lists(st.tuples(PARTITIONS, KNOBS), max_size=6))
+def test_what_is_kept_of_a_text_does_not_show(steps: list[tuple[Any, dict[KnobRef, Wanted]]]) -> None:
+    """One after the other, the texts are what each would be by itself, and what a plain encoder makes of it."""
+    text = InForceText()
+    for amounts, wanted in steps:
+        placement = dataclasses.replace(IN_FORCE.placement, partition=Partition(amounts))
+        in_force = dataclasses.replace(IN_FORCE, placement=placement, wanted=wanted)
+        assert text(in_force) == encode(in_force)
+        body = json.loads(encode(in_force))
+        assert encode(in_force) == compact_json(body)
+        assert list(body)[4:9] == ["policy", "partition", "cpus", "way_masks", "wanted"]
+        assert body["wanted"] == [[ref.kind, *ref.address, one.holder, one.value] for ref, one in wanted.items()]
 
 
 def unfit(path: Path, **asked: str) -> tuple[Unfit, str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parties.codec import CodecError, from_json, to_json
+from parties.codec import CodecError, compact_json, from_json, to_json
 from parties.model import (
     BEST_EFFORT,
     Core,
@@ -34,7 +36,7 @@ from parties.model import (
     ServiceState,
     Usage,
 )
-from parties.record import RecordError, RecordWriter, Timing, read_record
+from parties.record import RecordError, RecordWriter, TickLine, Timing, read_record
 from parties.settings import ControlSettings, ServiceSettings
 
 CORES = PoolKey(Resource.CORES, 0)
@@ -69,6 +71,26 @@ observations = st.builds(
 )
 slacks = st.dictionaries(st.just("web"), st.floats(-5, 1) | st.just(float("-inf")))
 decisions = st.builds(Decision, st.lists(moves, max_size=3).map(tuple), st.sampled_from(Reason), st.none() | st.just("web"), slacks)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@given(ticks=st.lists(st.tuples(observations, decisions), min_size=1, max_size=4))
+def test_a_line_is_what_the_codec_makes_of_it(
+    tmp_path_factory: pytest.TempPathFactory, ticks: list[tuple[Observation, Decision]], *, shared: bool
+) -> None:
+    """Byte for byte, also where pools are the very ones of the line before."""
+    path = tmp_path_factory.mktemp("record") / "r.jsonl"
+    writer = RecordWriter(path)
+    before: dict[PoolKey, Any] = {}
+    lines = []
+    for seen, decision in ticks:
+        amounts = {**seen.partition.amounts, **before} if shared else seen.partition.amounts
+        observation = dataclasses.replace(seen, partition=Partition(amounts))
+        before = dict(amounts)
+        writer.tick(observation, decision, Timing(1, 2, 3))
+        lines.append(compact_json({"tick": to_json(TickLine(observation, decision, Timing(1, 2, 3)))}))
+    writer.close()
+    assert path.read_bytes().splitlines() == lines
 
 
 def written(path: Path, ticks: list[tuple[Observation, Decision]]) -> RecordWriter:
