@@ -199,18 +199,9 @@ def _assert_undone(state: str, before: Mapping[str, str]) -> None:
     report = restore(Path(state) / JOURNAL_NAME, KINDS)
     assert report.complete, report.of(Fate.FAILED)
     deadline = time.monotonic() + _LIMIT_S / 10
-    while (differences := _differences(before, snapshot.values())) and time.monotonic() < deadline:
+    while (found := snapshot.differences(before, snapshot.values())) and time.monotonic() < deadline:
         time.sleep(1)  # systemd writes some things after it has answered
-    assert not differences, "\n".join(differences)
-
-
-def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    passing = "affinity of kernel thread"  # some come and go by themselves
-    return [
-        f"{place}: {before.get(place)!r} before, {after.get(place)!r} after"
-        for place in sorted({*before, *after})
-        if before.get(place) != after.get(place) and not (place.startswith(passing) and (place not in before or place not in after))
-    ]
+    assert not found, "\n".join(found)
 
 
 def _run(*command: str) -> None:

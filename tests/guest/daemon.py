@@ -131,15 +131,6 @@ class Daemon:
         return self._guest.shell(f"ls -d {STATE}/journal* {RUNTIME}/in-force.json {RUNTIME}/resume 2>/dev/null || true").strip()
 
 
-def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """In what two snapshots differ, one line each."""
-    return [
-        f"{place}: {before.get(place)!r} before, {after.get(place)!r} after"
-        for place in sorted({*before, *after})
-        if before.get(place) != after.get(place)
-    ]
-
-
 def built_package() -> Path | None:
     """The package on the host, if it was built."""
     return max((REPOSITORY / "dist").glob("parties_*.deb"), key=lambda path: path.stat().st_mtime, default=None)

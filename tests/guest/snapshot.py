@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -50,6 +50,15 @@ DROP_INS = ("/run/systemd/system.control", "/etc/systemd/system.control", "/run/
 def values() -> dict[str, str]:
     """The place of each value, and the value."""
     return dict([*_groups(), *_frequencies(), *_cache(), *_traffic(), *_interrupts(), *_kernel_threads(), *_units()])
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """In what two snapshots differ, one line each."""
+    return [
+        f"{place}: {before.get(place)!r} before, {after.get(place)!r} after"
+        for place in sorted({*before, *after})
+        if before.get(place) != after.get(place)
+    ]
 
 
 def controllers() -> dict[str, str]:
@@ -97,13 +106,19 @@ def _interrupts() -> Iterator[tuple[str, str]]:
 
 
 def _kernel_threads() -> Iterator[tuple[str, str]]:
-    """Where kernel threads may run. Those that nobody can move are left out: the kernel moves them itself, as workers of queues."""
+    """Where kernel threads may run that may not run everywhere; threads come and go, and those that may are nobody's doing.
+
+    Those that nobody can move are left out: the kernel moves them itself, as workers of queues.
+    """
+    everywhere = _text(Path("/sys/devices/system/cpu/online"))
+    confined: dict[str, set[str]] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         fields = dict(line.split(":\t", 1) for line in _text(status).splitlines() if ":\t" in line)
         if fields.get("PPid", "").strip() == "2":
             flags = _text(status.parent / "stat").rpartition(") ")[2].split()[6:7]
-            if flags and not int(flags[0]) & PF_NO_SETAFFINITY:
-                yield f"affinity of kernel thread {fields['Name']}", fields["Cpus_allowed_list"]
+            if flags and not int(flags[0]) & PF_NO_SETAFFINITY and fields["Cpus_allowed_list"].strip() != everywhere:
+                confined.setdefault(fields["Name"], set()).add(fields["Cpus_allowed_list"].strip())
+    yield from ((f"affinity of kernel thread {name}", " and ".join(sorted(lists))) for name, lists in confined.items())
 
 
 def _units() -> Iterator[tuple[str, str]]:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import AWAITED_S, DROP_IN, START_LIMIT_S, Daemon, differences
+from .daemon import AWAITED_S, DROP_IN, START_LIMIT_S, Daemon
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .resctrl_trick import why_not
 from .scene import CONFIGURATION, PREPARE, Managed, configuration, set_up
+from .snapshot import differences
 
 pytestmark = pytest.mark.guest
 

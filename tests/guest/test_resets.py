@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import START_LIMIT_S, Daemon, differences
+from .daemon import START_LIMIT_S, Daemon
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .scene import PREPARE, Managed, await_start, set_up
+from .snapshot import differences
 
 pytestmark = pytest.mark.guest
 

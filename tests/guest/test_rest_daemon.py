@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import AWAITED_S, START_LIMIT_S, Daemon, differences
+from .daemon import AWAITED_S, START_LIMIT_S, Daemon
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .scene import CONFIGURATION, Managed, configuration, set_up
+from .snapshot import differences
 
 pytestmark = pytest.mark.guest
 
 REST = "\n[rest]\nprocesses = true\nkernel_threads = true\ninterrupts = true\n"
 KINDS = {"rest.unit", "task.affinity", "workqueue.cpumask", "irq.affinity", "irq.default-affinity"}
-_THREAD = "affinity of kernel thread"
 
 
 class Story:
@@ -44,11 +44,8 @@ class Story:
         return {kind for kind in KINDS if kind in text}
 
     def assert_all_is_as_before(self) -> None:
-        """No value differs, but for threads that come and go by themselves."""
-        after = self.guest.call("snapshot", "values")
-        passed = {place for place in {*self.before} ^ {*after} if place.startswith(_THREAD)}
-        kept = ({place: text for place, text in values.items() if place not in passed} for values in (self.before, after))
-        assert differences(*kept) == [], self.daemon.said()
+        """No value differs."""
+        assert differences(self.before, self.guest.call("snapshot", "values")) == [], self.daemon.said()
         assert self.daemon.leftovers() == "", self.daemon.said()
 
 
