@@ -177,6 +177,8 @@ def test_defaults_are_those_of_the_document() -> None:
         (b"nonsense", "not JSON"),
         (b"\xff", "not JSON in UTF-8"),
         (b"[1]", "not a JSON object"),
+        (encoded() + b"x", "not JSON"),
+        (encoded() + encoded(), "not JSON"),
         (b'{"version":1,"version":1}', "'version' stands twice"),
         (b" " * (MAX_MESSAGE_BYTES + 1), "longer than 65536 bytes"),
         (encoded(version=2), "'version' is 2; this daemon speaks version 1"),
@@ -212,6 +214,11 @@ def test_what_breaks_the_schema_is_refused_by_name(data: bytes, what: str) -> No
     with pytest.raises(MessageError) as refused:
         parse_window(data)
     assert what in str(refused.value)
+
+
+def test_blanks_around_a_message_are_no_fault() -> None:
+    """JSON allows them."""
+    assert parse_window(b" \n" + encoded() + b"\r\n\t ") == parse_window(encoded())
 
 
 def test_a_long_value_is_cut_in_the_answer() -> None:

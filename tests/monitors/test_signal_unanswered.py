@@ -1,7 +1,7 @@
 """The signal: stalled and failing services, and requests without an answer."""
 
 import pytest
-from signal_kit import MS, TARGET_NS, Bench, shown
+from signal_kit import INTERVAL_NS, MS, START_NS, TARGET_NS, Bench, shown
 
 from parties.model import ServiceState
 from parties.settings import SignalSettings
@@ -96,6 +96,16 @@ def test_one_error_among_few_answers_is_seen_in_a_longer_window() -> None:
     bench = Bench(SignalSettings(window=False))
     bench.interval(0, [MS] * 4)
     bench.view(0)
+    bench.feed(9, [MS], failed=1)
+    assert bench.view(1).state is ServiceState.FAILING
+
+
+def test_answers_from_before_a_change_do_not_excuse_errors_after_it() -> None:
+    """The error rate, too, is judged by what came after a move."""
+    bench = Bench()
+    bench.interval(0, [MS] * 4)
+    bench.view(0)
+    bench.signal.note_change("s", START_NS + INTERVAL_NS)
     bench.feed(9, [MS], failed=1)
     assert bench.view(1).state is ServiceState.FAILING
 
