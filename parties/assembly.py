@@ -132,6 +132,11 @@ class Host:
             raise
 
     def _build(self) -> None:
+        topology = Topology.read()
+        self._topology = topology.fingerprint
+        if self.shadow is None:  # first of all: whatever is wrong with the settings, an earlier run's values are dealt with
+            self._meet_what_an_earlier_run_left()
+        self._heed()
         names = resolve(self._settings)
         settings = self._settings = names.settings
         layer = find_layer(Hierarchies.find(overrides=settings.controllers))
@@ -139,13 +144,8 @@ class Host:
         self._managed: ManagedGroups = {service.name: service.cgroups for service in settings.services} | {
             BEST_EFFORT: tuple(path for job in settings.best_effort for path in job.cgroups)
         }
-        topology = Topology.read()
-        self._topology = topology.fingerprint
         cores = settings.node.cores or CoreSettings()
         domains = topology.managed_domains(cores.reserved_cpus, cores.managed_cpus)
-        if self.shadow is None:
-            self._meet_what_an_earlier_run_left()
-        self._heed()
         if names.problems:
             raise SetupError("; ".join(str(problem) for problem in names.problems))
         for warning in self._layer.warnings() if isinstance(self._layer, SystemdLayer) else ():

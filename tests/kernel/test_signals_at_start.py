@@ -18,7 +18,7 @@ from run_kit import Run, configuration
 from waiting import LIMIT_S
 
 from parties.resume import RESUME_NAME
-from parties.settings import ControlSettings, ServiceSettings
+from parties.settings import ControlSettings, CoreSettings, ServiceSettings
 
 pytestmark = pytest.mark.kernel
 
@@ -153,6 +153,16 @@ def test_a_mistake_is_one_for_a_start_that_was_asked_to_end_as_well(site: Site) 
         left(site.settings)
     with Daemon(site.settings) as daemon:
         daemon.started().stop()
+
+
+def test_a_mistake_that_shows_before_anything_else_leaves_nothing_in_force_for_nobody(site: Site) -> None:
+    """A CPU that there is not, found before the groups are looked at: exit code 2, and everything is as before."""
+    before = site.values()
+    left(site.settings)
+    with Daemon(replace(site.settings, node=replace(site.settings.node, cores=CoreSettings(managed_cpus=(4096,))))) as daemon:
+        assert daemon.process.wait(timeout=LIMIT_S) == 2
+    assert site.values() == before
+    assert not mark_of(site.settings).exists()
 
 
 # The front
