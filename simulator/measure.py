@@ -67,7 +67,7 @@ class ServiceMeasure:
         first, count, late = self._stretch()
         self.violated.append(stuck or self._over_target(count, late))
         if self._latencies:
-            self._note_latency(windows, len(self.samples) - first)
+            self._note_latency(windows, completed, len(self.samples) - first)
 
     def met_over(self, first: int, last: int | None = None, *, spared: int = 0) -> bool:
         """Whether the percentile of all requests of these intervals together is within the target.
@@ -97,13 +97,16 @@ class ServiceMeasure:
         low, _ = rank_bounds(self.target.percentile, count, CONFIDENCE)
         return low is not None and low < count and late > count - low
 
-    def _note_latency(self, windows: Sequence[Window], intervals: int) -> None:
-        self._histograms.append([window.histogram for window in windows if window.completed])
+    def _note_latency(self, windows: Sequence[Window], completed: int, intervals: int) -> None:
+        """Note the percentile of so many intervals, the last of which has these windows and answers."""
+        histograms = [window.histogram for window in windows if window.completed]
+        self._histograms.append(histograms)
         del self._histograms[: -self._longest]
-        histograms = [histogram for some in self._histograms[-intervals:] for histogram in some]
-        count = sum(histogram.count for histogram in histograms)
-        if not count:
+        if intervals > 1:
+            histograms = [histogram for some in self._histograms[-intervals:] for histogram in some]
+            completed = sum(histogram.count for histogram in histograms)
+        if not completed:
             self.latency_ns.append(None)
             return
-        depth = count - rank_of(self.target.percentile, count) + 1
+        depth = completed - rank_of(self.target.percentile, completed) + 1
         self.latency_ns.append(upper(tail_buckets(histograms, (depth,))[0]))
