@@ -109,6 +109,10 @@ class _State:
     unreadable: bool = False
     last_wanted: Wanted | None = None
 
+    def now_said(self) -> Said:
+        """What the value was made of that was read last."""
+        return self.files.said() if self.files is not None else ()
+
     def wanted(self, expected: str) -> Wanted:
         """The same object while it is the same, so that nobody has to compare what it says."""
         last = self.last_wanted
@@ -262,7 +266,7 @@ class Enforcer:
                 continue  # nearly always: its files were read, and say what they said when it was last compared
             found, error = _look(state.knob)
             if agreed and error is None and found == state.agreed_found:
-                state.in_force = found
+                state.in_force, state.said = found, state.now_said()
                 continue  # still cheaper than to take both values apart again
             events += self._examine(state, expected, found, error, now_ns)
         self.changes += bool(events)
@@ -503,7 +507,7 @@ class Enforcer:
         if state.knob.same(expected, found):
             state.contest.settled()
             state.agreed_expected, state.agreed_found = expected, found
-            state.said = state.files.said() if state.files is not None else ()
+            state.said = state.now_said()
             return []
         state.agreed_expected = None
         return self._examine_foreign(state, expected, found, now_ns)

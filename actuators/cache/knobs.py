@@ -22,13 +22,18 @@ class GroupKnob:
 
     KIND = "resctrl.group"
 
-    def __init__(self, mount: Path, name: str) -> None:
+    def __init__(self, mount: Path, name: str, schemata: SchemataFile | None = None) -> None:
         self._mount, self._path = mount, mount / name
+        self._schemata = schemata
         self.ref = KnobRef(self.KIND, (str(mount), name))
 
     def read(self) -> str | None:
         """Whether it is there."""
         return PRESENT if _exists(str(self._path)) else None
+
+    def said(self) -> Said:
+        """The file of its masks, if it was read already: kept open, it fails once the group is removed."""
+        return self._schemata.said() if self._schemata is not None else ()
 
     def write(self, value: str) -> None:  # noqa: ARG002 (there is only one)
         """Make it. ENOSPC says how many classes of service there are and who holds them."""

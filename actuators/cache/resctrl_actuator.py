@@ -67,7 +67,9 @@ class ResctrlActuator:
             self._lay_out(domain.id, settings.reserved_ways)
         self._members = {holder: self._member(holder, group_name(holder)) for holder in self._control_groups}
         self._root = self._member(RESERVED, "")
-        self._groups = {holder: GroupKnob(tree.mount, group_name(holder)) for holder in self._control_groups}
+        self._groups = {
+            holder: GroupKnob(tree.mount, group_name(holder), member.schemata) for holder, member in self._members.items()
+        }
         names = {holder: group_name(holder) for holder in self._control_groups}
         self._monitor = ResctrlMonitor(tree.mount, names) if self._layouts and has_counters(tree.mount) else None
         self.problems = tuple(self._shared_with_others())

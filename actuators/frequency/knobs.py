@@ -14,11 +14,12 @@ from typing import NamedTuple
 from actuators.cgroup.files import FileKnob, KeptFile, Seen, text_of
 from actuators.frequency import cpupower
 from actuators.frequency.policy import SYSTEM, frequencies_in_table, number, text, turbo_on, widest
-from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef
+from parties.knob import Knob, KnobError, KnobKind, KnobKinds, KnobRef, Said
 from parties.model import Resource
 
 USERSPACE = "userspace"
 PERFORMANCE = "performance"
+_WITH_SPEED = 4  # files that tell of a policy whose governor is userspace
 ROUNDING_KHZ = 12_500
 """Closer than half of the finest ratio (25 MHz) two frequencies are the same, where the driver has no table of its own."""
 
@@ -146,6 +147,14 @@ class UserspaceKnob(_PolicyKnob):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._library = cpupower.load() if directory.is_relative_to(Path("/") / SYSTEM) else None
+
+    def said(self) -> Said:
+        """Without the governor where there is a speed: under all but userspace the kernel shows "<unsupported>" in its place."""
+        said = super().said()
+        if len(said) < _WITH_SPEED or not said[-1][1].strip().isdigit():
+            return said
+        low, high, _governor, speed = said
+        return low, high, speed
 
     def look(self) -> Seen:
         """Limits and governor, and the speed where it is the userspace governor's."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actuators.cgroup.v1_knobs import CpuBandwidthKnob, FreezerKnob, ListKnob, MemoryLimitKnob
+from actuators.cgroup.v1_knobs import CpuBandwidthKnob, DiskThrottleKnob, FreezerKnob, ListKnob, MemoryLimitKnob
 from actuators.frequency.knobs import UserspaceKnob
 from parties.enforcer import Enforcer
 from parties.foreign import DriftState
@@ -170,7 +170,7 @@ KINDS: dict[str, Made] = {  # how it is made, its files, what is wanted of it, a
     "quota": (CpuBandwidthKnob, BANDWIDTH, "20000 100000", "cpu.cfs_quota_us", "30000"),
     "period": (CpuBandwidthKnob, BANDWIDTH, "20000 100000", "cpu.cfs_period_us", "50000"),
     "speed": (UserspaceKnob, CPUFREQ, "userspace 2100000 1200000 2200000", "scaling_setspeed", "1200000"),
-    "governor": (UserspaceKnob, CPUFREQ, "userspace 2100000 1200000 2200000", "scaling_governor", "powersave"),
+    "governor": (UserspaceKnob, CPUFREQ, "userspace 2100000 1200000 2200000", "scaling_setspeed", "<unsupported>"),
     "limit": (UserspaceKnob, CPUFREQ, "userspace 2100000 1200000 2200000", "scaling_min_freq", "2100000"),
 }
 
@@ -192,6 +192,30 @@ def test_a_foreign_write_is_seen_at_the_next_look(tmp_path: Path, undo_kit: Modu
         assert drift.found == make(tmp_path / "group").read()
         file.write_text(ours)
         assert [enforcer.drift(round_ns + 1), enforcer.drift(round_ns + 2)] == [[], []]
+
+
+def test_what_else_is_in_a_file_is_taken_apart_once(tmp_path: Path, undo_kit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another disk's line in the same file is no drift, and after it the file alone is asked again."""
+    file = _put(tmp_path / "group", {"bps": "8:0 5"}) / "bps"
+    enforcer = Enforcer(Journal(tmp_path, started_unix_ns=1), undo_kit.FakeSlowWriter(None))
+    plan = [KnobWrite(DiskThrottleKnob(file, "8:0"), "5", "web", Effect.TAKE)]
+    assert enforcer.apply(plan, 0).status is MoveStatus.DONE
+    assert [enforcer.drift(1), enforcer.drift(2)] == [[], []]
+    file.write_text("8:0 5\n8:16 7\n")
+    assert enforcer.drift(3) == []
+    monkeypatch.setattr(DiskThrottleKnob, "read", lambda _knob: pytest.fail("read although nothing changed"))
+    assert enforcer.drift(4) == []
+
+
+def test_a_governor_is_seen_by_the_speed_that_it_does_not_show(tmp_path: Path) -> None:
+    """Under userspace three files say it all; without a speed the governor's own file is asked as well."""
+    knob = UserspaceKnob(_put(tmp_path / "policy0", CPUFREQ))
+    knob.read()
+    assert [text.decode().strip() for _file, text in knob.said()] == ["1200000", "2200000", "2000000"]
+    for files in ({"scaling_governor": "performance"}, {"scaling_setspeed": "<unsupported>", "scaling_governor": "userspace"}):
+        _put(tmp_path / "policy0", files)
+        knob.read()
+        assert files["scaling_governor"].encode() + b"\n" in [text for _file, text in knob.said()]
 
 
 def test_a_file_that_fails_is_told_at_the_next_look(tmp_path: Path, undo_kit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
