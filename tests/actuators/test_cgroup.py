@@ -380,6 +380,27 @@ def test_a_list_of_processes_is_new_only_where_it_differs(tmp_path: Path) -> Non
     assert listed.read() is None
 
 
+def test_a_list_of_processes_is_of_the_group_under_the_path(tmp_path: Path) -> None:
+    """One that was removed and made anew is found at once, though the directory was kept open."""
+    group = tmp_path / "group"
+    listed = ProcessList(str(group))
+    for pid in (7, 8, 9):
+        assert listed.read() is None
+        group.mkdir()
+        (group / "cgroup.procs").write_text(f"{pid}\n")
+        assert listed.read() == (pid,)
+        shutil.rmtree(group)
+        if pid == 8:
+            group.mkdir()
+            (group / "cgroup.procs").write_text("10\n")
+            assert listed.read() == (10,)
+            shutil.rmtree(group)
+    assert listed.read() is None
+    group.write_text("not a directory")
+    with pytest.raises(KnobError, match="group: cannot open: Not a directory"):
+        listed.read()
+
+
 @pytest.mark.parametrize(
     ("text", "begin", "rest"),
     [
