@@ -14,10 +14,10 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
-from parties.model import Holder, Partition, PoolKey, Resource
+from parties.model import PoolKey, Resource
 
 T = TypeVar("T")
 NOT_FINITE = ("inf", "-inf", "nan")  # floats that JSON has no number for
@@ -48,21 +48,9 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     return encode(value)
 
 
-class PartitionText:
-    """Partitions as JSON text: ``{"cores@0":{"web":2000,...},...}``. Each differs from the one before in few pools."""
-
-    def __init__(self) -> None:
-        self._pools: dict[PoolKey, tuple[Mapping[Holder, int], str]] = {}
-
-    def __call__(self, partition: Partition) -> str:
-        """The text of ``partition.amounts``."""
-        return f"{{{','.join([self._pool(key, held) for key, held in partition.amounts.items()])}}}"
-
-    def _pool(self, key: PoolKey, held: Mapping[Holder, int]) -> str:
-        kept = self._pools.get(key)
-        if kept is None or kept[0] is not held:  # who holds how much never changes in place
-            kept = self._pools[key] = held, f'"{key}":{_COMPACT.encode(dict(held))}'
-        return kept[1]
+def to_text(value: object) -> str:
+    """The same as ``compact_json(to_json(value))``, as text and in one go, for what is encoded in every tick."""
+    return _TEXTS[type(value)](value)
 
 
 def from_json(kind: type[T], data: object) -> T:
@@ -98,28 +86,15 @@ def _dataclass_encoder(kind: type) -> Encoder:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"cannot encode {kind.__name__}")
     names = tuple(field.name for field in dataclasses.fields(kind))
-    plain = _surely_plain(kind)
-    others = tuple(name for name in names if name not in plain)
-    read = operator.attrgetter(*names, *names[:1])  # of one name alone it would not give a tuple
 
     def encoded(value: object) -> dict[str, Any]:
-        fields = dict(zip(names, read(value), strict=False))
-        for name in others:
-            item = fields[name]
+        fields = {name: getattr(value, name) for name in names}
+        for name, item in fields.items():
             if type(item) not in _PLAIN:
                 fields[name] = to_json(item)
         return fields
 
     return encoded
-
-
-def _surely_plain(kind: type) -> frozenset[str]:
-    """The fields of a dataclass that are declared as what JSON has itself, so that there is nothing to look at in each tick."""
-    try:
-        hints = typing.get_type_hints(kind)
-    except NameError:  # a class that is imported for type checks alone, or local to a function
-        return frozenset()
-    return frozenset(name for name, hint in hints.items() if (set(typing.get_args(hint)) or {hint}) <= _PLAIN)
 
 
 def _key(key: object) -> str:
@@ -131,6 +106,58 @@ def _key(key: object) -> str:
 @functools.cache
 def _pool_text(key: PoolKey) -> str:
     return str(key)
+
+
+TextMaker = Callable[[Any], str]
+_string_text = json.encoder.encode_basestring_ascii
+
+
+class _Texts(dict[type, TextMaker]):
+    """How values are written, by their very type; found out once for each, as there are hundreds of values in a tick."""
+
+    def __missing__(self, kind: type) -> TextMaker:
+        make = self[kind] = _text_maker(kind)
+        return make
+
+
+_TEXTS = _Texts(
+    {
+        int: int.__repr__,
+        str: _string_text,
+        bool: {True: "true", False: "false"}.__getitem__,
+        type(None): {None: "null"}.__getitem__,
+    }
+)
+
+
+def _text_maker(kind: type) -> TextMaker:
+    """How values of this very type are written."""
+    if issubclass(kind, float):
+        return lambda value: float.__repr__(value) if math.isfinite(value) else f'"{value}"'
+    if issubclass(kind, enum.Enum):
+        return {member: compact_json(member.value).decode() for member in kind}.__getitem__
+    if issubclass(kind, PoolKey):
+        return lambda value: _string_text(_pool_text(value))
+    if issubclass(kind, Mapping):
+        return lambda value: f"{{{','.join([f'{_key_text(key)}:{_TEXTS[type(item)](item)}' for key, item in value.items()])}}}"
+    if issubclass(kind, (tuple, list)):
+        return lambda value: f"[{','.join([_TEXTS[type(item)](item) for item in value])}]"
+    return _dataclass_text_maker(kind)
+
+
+def _dataclass_text_maker(kind: type) -> TextMaker:
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"cannot encode {kind.__name__}")
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    template = f"{{{','.join(f'{_string_text(name)}:%s' for name in names)}}}"
+    read = operator.attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    return lambda value: template % tuple([_TEXTS[type(item)](item) for item in read(value)])
+
+
+@functools.cache
+def _key_text(key: Hashable) -> str:
+    """A key of an object: names of services and pools, so there are few of them."""
+    return _string_text(_key(key))
 
 
 Decoder = Callable[[object, str], object]

@@ -60,29 +60,11 @@ def usage_of(usage: Usage) -> dict[str, float]:
     return {name: value for name, value in zip(_USAGE, _read_usage(usage), strict=True) if value is not None}
 
 
-class Amounts:
-    """``amounts_of`` the partitions of a run, worked out anew only when somebody was given something."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._partition: Partition | None = None
-        self._amounts: Mapping[Holder, Mapping[str, int]] = {}
-
-    def __call__(self, partition: Partition) -> Mapping[Holder, Mapping[str, int]]:
-        """By holder and resource name."""
-        if partition is not self._partition:
-            self._partition, self._amounts = partition, amounts_of(partition, self._node)
-        return self._amounts
-
-
 def tick_message(
-    services: Mapping[str, Service],
-    observation: Observation,
-    decision: Decision,
-    timing: Timing,
-    amounts: Mapping[Holder, Mapping[str, int]],
+    node: Node, services: Mapping[str, Service], observation: Observation, decision: Decision, timing: Timing
 ) -> dict[str, object]:
-    """The snapshot of one tick. Quantities are integers with their unit in the name; ``amounts`` are those of the partition."""
+    """The snapshot of one tick. Quantities are integers with their unit in the name."""
+    amounts = amounts_of(observation.partition, node)
     return {
         "version": MESSAGE_VERSION,
         "type": "tick",
@@ -152,7 +134,7 @@ class FrontFeed:
 
     def __init__(self, front: socket.socket | None) -> None:
         self._front = front
-        self._amounts = Amounts(Node("", (), {}))
+        self._node = Node("", (), {})
         self._services: Mapping[str, Service] = {}
         self.dropped = 0
         if front is not None:
@@ -166,8 +148,7 @@ class FrontFeed:
     def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
         """Tell of one tick."""
         if self._front is not None:
-            amounts = self._amounts(observation.partition)
-            self._send(tick_message(self._services, observation, decision, timing, amounts))
+            self._send(tick_message(self._node, self._services, observation, decision, timing))
 
     def event(self, level: str, text: str) -> None:
         """Tell of something that an operator should see; ``level`` is info, warning or error."""
@@ -175,7 +156,7 @@ class FrontFeed:
 
     def started(self, node: Node, services: Mapping[str, Service], body: Mapping[str, object]) -> None:
         """Tell that the loop begins on this node; where it has several domains, who lives in which."""
-        self._amounts, self._services = Amounts(node), services
+        self._node, self._services = node, services
         homes = {name: service.home for name, service in services.items()} if len(node.domains) > 1 else {}
         self._send({"version": MESSAGE_VERSION, "type": "started", "homes": homes, **body})
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parties.codec import CodecError, PartitionText, compact_json, from_json, pool_key, to_json
+from parties.codec import CodecError, from_json, pool_key, to_text
 from parties.knob import KnobRef
 from parties.model import Holder, Partition
 from parties.placement import Placement
@@ -83,44 +83,35 @@ class InForceText:
     """Makes the text of the file, and keeps what it made of each knob: from one tick to the next few of them change."""
 
     def __init__(self) -> None:
-        self._partition = PartitionText()
         self._knobs: dict[KnobRef, tuple[Wanted, str]] = {}
 
     def __call__(self, in_force: InForce) -> bytes:
         """The whole text."""
         placement = in_force.placement
-        begin = {
+        body = {
             "version": in_force.version,
             "boot_id": in_force.boot_id,
             "topology": in_force.topology,
             "pid": in_force.pid,
             "policy": in_force.policy,
-        }
-        places = {
-            "cpus": {holder: list(cpus) for holder, cpus in placement.cpus.items()},
-            "way_masks": [[domain, holder, mask] for (domain, holder), mask in placement.way_masks.items()],
+            "partition": placement.partition.amounts,
+            "cpus": placement.cpus,
+            "way_masks": [(domain, holder, mask) for (domain, holder), mask in placement.way_masks.items()],
         }
         self._knobs = {ref: self._knob(ref, wanted) for ref, wanted in in_force.wanted.items()}
-        knobs = ",".join([text for _wanted, text in self._knobs.values()])
-        end = {
+        wanted = ",".join([text for _wanted, text in self._knobs.values()])
+        left = {
             "yielded": _listed(in_force.yielded),
             "vanished": _listed(in_force.vanished),
-            "exit": to_json(in_force.exit),
+            "exit": in_force.exit,
         }
-        parts = [
-            compact_json(begin)[1:-1],
-            f'"partition":{self._partition(placement.partition)}'.encode(),
-            compact_json(places)[1:-1],
-            f'"wanted":[{knobs}]'.encode(),
-            compact_json(end)[1:-1],
-        ]
-        return b"{" + b",".join(parts) + b"}"
+        return f'{to_text(body)[:-1]},"wanted":[{wanted}],{to_text(left)[1:]}'.encode()
 
     def _knob(self, ref: KnobRef, wanted: Wanted) -> tuple[Wanted, str]:
         kept = self._knobs.get(ref)
         if kept is not None and (kept[0] is wanted or kept[0] == wanted):
             return kept
-        return wanted, compact_json([ref.kind, *ref.address, wanted.holder, wanted.value]).decode()
+        return wanted, to_text([ref.kind, *ref.address, wanted.holder, wanted.value])
 
 
 def encode(in_force: InForce) -> bytes:

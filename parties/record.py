@@ -8,7 +8,6 @@ else happened. The last line of a run that ended in order is its ``report``.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from parties import __version__
-from parties.codec import CodecError, PartitionText, compact_json, from_json, to_json
+from parties.codec import CodecError, compact_json, from_json, to_json, to_text
 from parties.model import Decision, InvariantError, Node, Observation, Service
 from parties.settings import ControlSettings
 
@@ -66,16 +65,6 @@ class TickLine:
     timing: Timing
 
 
-_NAMES = [field.name for field in dataclasses.fields(Observation)]
-_BEFORE_PARTITION = _NAMES[: _NAMES.index("partition")]
-_AFTER_PARTITION = _NAMES[_NAMES.index("partition") + 1 :]
-
-
-def _fields_text(value: object, names: list[str]) -> bytes:
-    """Some fields of a value as they stand in its JSON object."""
-    return compact_json({name: to_json(getattr(value, name)) for name in names})[1:-1]
-
-
 class RecordWriter:
     """Appends lines to a new file. After a failed write (disk full) it stops, says so once, and the run goes on without it."""
 
@@ -83,7 +72,6 @@ class RecordWriter:
         """Raises RecordError if the file exists or cannot be made."""
         self.path = path
         self.failure: str | None = None
-        self._partition = PartitionText()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # among them a file where a directory should be
@@ -107,7 +95,7 @@ class RecordWriter:
     def tick(self, observation: Observation, decision: Decision, timing: Timing) -> None:
         """Write one interval."""
         if self.failure is None:
-            self._write(self._tick_text(observation, decision, timing))
+            self._write(f'{{"tick":{to_text(TickLine(observation, decision, timing))}}}\n'.encode())
 
     def event(self, now_ns: int, level: str, text: str) -> None:
         """Write what else happened."""
@@ -120,16 +108,6 @@ class RecordWriter:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
-
-    def _tick_text(self, observation: Observation, decision: Decision, timing: Timing) -> bytes:
-        """The line of a ``TickLine``, with what is kept of the partition's text."""
-        ends = {"decision": to_json(decision), "timing": to_json(timing)}
-        parts = [
-            _fields_text(observation, _BEFORE_PARTITION),
-            f'"partition":{{"amounts":{self._partition(observation.partition)}}}'.encode(),
-            _fields_text(observation, _AFTER_PARTITION),
-        ]
-        return b'{"tick":{"observation":{' + b",".join(parts) + b"}," + compact_json(ends)[1:] + b"}\n"
 
     def _line(self, kind: str, body: object) -> None:
         if self.failure is None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from parties.front import FrontFeed, amounts_of, tick_message
+from parties.front import FrontFeed, tick_message
 from parties.live import LiveView, PlainView, Recent, amount_text, latency_text, render, trend
 from parties.model import (
     BEST_EFFORT,
@@ -67,7 +67,7 @@ def tick(
     observation = Observation(number * 500 * MS, number, seen, Partition({CORES: held, MEMORY: memory}), outcomes)
     slack = {name: float("-inf") if latency is None else (10 - latency) / 10 for name, latency in latencies_ms.items()}
     decision = Decision(moves, moves[0].reason if moves else Reason.HOLD_TARGETS_MET, "nginx" if moves else None, slack)
-    message = tick_message(SERVICES, observation, decision, Timing(300_000, 1, 600_000), amounts_of(observation.partition, NODE))
+    message = tick_message(NODE, SERVICES, observation, decision, Timing(300_000, 1, 600_000))
     return dict(message)
 
 

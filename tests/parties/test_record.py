@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parties.codec import CodecError, compact_json, from_json, to_json
+from parties.codec import CodecError, compact_json, from_json, to_json, to_text
 from parties.model import (
     BEST_EFFORT,
     Core,
@@ -71,6 +71,27 @@ observations = st.builds(
 )
 slacks = st.dictionaries(st.just("web"), st.floats(-5, 1) | st.just(float("-inf")))
 decisions = st.builds(Decision, st.lists(moves, max_size=3).map(tuple), st.sampled_from(Reason), st.none() | st.just("web"), slacks)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([*Reason, CORES, DISK]),
+    lambda inner: (
+        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.sampled_from([CORES, *Resource]), inner)
+    ),
+)
+
+
+@given(VALUES)
+def test_text_in_one_go_is_what_two_steps_make(value: object) -> None:
+    """Of whatever a record may hold: infinities, text that has to be escaped, pools and resources as keys."""
+    assert to_text(value) == compact_json(to_json(value)).decode()
+
+
+def test_what_cannot_be_encoded_is_a_defect_in_both() -> None:
+    """Never a line that nobody can read."""
+    for encode in (to_json, to_text):
+        with pytest.raises(TypeError, match="cannot encode object"):
+            encode([object()])
 
 
 @pytest.mark.parametrize("shared", [True, False])
