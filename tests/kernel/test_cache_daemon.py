@@ -101,7 +101,7 @@ def test_ways_follow_the_policy_and_come_back(
         assert sum(held.values()) <= FULL
         assert sum(map(int.bit_count, held.values())) == sum(held.values()).bit_count()
         assert threads_in(resctrl, "parties-web", str(site.processes["web"].pid))
-        late = spawn(site.store, "sleep", "60")
+        late = spawn(site.store, "sleep", "600")
         assert threads_in(resctrl, "parties-store", str(late.pid))
         resctrl.order("set_counter", group="parties-web", domain=0, event="llc_occupancy", value="4096")
         daemon.tick(lambda tick: tick["services"]["web"]["usage"].get("cache_bytes") == 4096)

@@ -161,7 +161,7 @@ def test_processes_are_seen_as_they_come_and_go(cgroup_factory: Factory, spawn: 
     """Asked many times a second: the kernel caches the list of an open file for as long as somebody reads it that often."""
     group = cgroup_factory("a")
     assert group.pids() == ()
-    process = spawn(group, "sleep", "60")
+    process = spawn(group, "sleep", "600")
     until(lambda: group.pids() == (process.pid,))
     process.kill()
     process.wait()
@@ -173,7 +173,7 @@ def test_a_cpu_set_under_processes_cannot_be_emptied(
 ) -> None:
     """Restoring the empty set that a process has joined since is refused and named, not forced."""
     group = cgroup_factory("a")
-    spawn(group, "sleep", "60")
+    spawn(group, "sleep", "600")
     until(lambda: group.pids() != ())
     with pytest.raises(KnobError, match="has processes and may not be left without") as caught:
         group.cpus.restore(None)
@@ -198,7 +198,7 @@ def test_libcgroup_makes_groups_that_take_processes(
     path = f"{base.path}/deep/er"
     libcgroup.create(controllers, path)
     libcgroup.create(controllers, path)
-    process = spawn(base, "sleep", "60")
+    process = spawn(base, "sleep", "600")
     until(lambda: base.pids() == (process.pid,))
     libcgroup.move(controllers, path, process.pid)
     assert [libcgroup.pids(controller, path) for controller in controllers] == [(process.pid,)] * 3

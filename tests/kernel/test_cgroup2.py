@@ -101,7 +101,7 @@ def test_frozen_is_stopped_and_thawed_goes_on(make: Make, start: Spawn) -> None:
 def test_processes_below_a_group_are_its_own_and_the_group_can_vanish(make: Make, start: Spawn) -> None:
     """As they come and go, in a group below a domain and below a threaded one; of a group that is gone there are none."""
     group, inner = make("a"), make("a/inner")
-    process = start(inner, "import time; time.sleep(60)")
+    process = start(inner, "import time; time.sleep(600)")
     assert group.pids() == (process.pid,)
     threaded = make("a/inner/threaded")
     (threaded.directory(Controller.CPU) / "cgroup.type").write_text("threaded")

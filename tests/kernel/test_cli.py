@@ -65,7 +65,7 @@ def scene(
     """The scene, with a check that everything is as before at the end of the test."""
     groups = {name: cgroup_factory(name) for name in ("web", "db", "batch")}
     for group in groups.values():
-        spawn(group, "sleep", "300")
+        spawn(group, "sleep", "600")
     scene = Scene(groups, tmp_path)
     yield scene
     for process in scene.started:

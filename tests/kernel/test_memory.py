@@ -25,7 +25,7 @@ HOLD = """
 import sys, time
 data = b"x" * int(sys.argv[1])
 print(flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

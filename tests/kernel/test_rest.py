@@ -30,7 +30,7 @@ pytestmark = pytest.mark.kernel
 
 CgroupFactory = Callable[[str], ControlGroupV1]
 _TWO = 2
-_SPAWNS = "import subprocess, sys; input(); p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); input(); p.kill()"
+_SPAWNS = "import subprocess, sys; input(); p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); input(); p.kill()"
 
 
 @pytest.fixture(scope="module", autouse=True)

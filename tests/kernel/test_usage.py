@@ -44,7 +44,7 @@ def test_memory_in_use_counts_data_and_not_what_the_kernel_would_drop(
     file.write_bytes(bytes(100_000_000))
     subprocess.run(["sync", str(file)], check=True)
     subprocess.run(["dd", f"if={file}", "iflag=nocache", "count=0", "status=none"], check=True)
-    code = "import sys, time\ndata = b'x' * 100_000_000\nopen(sys.argv[1], 'rb').read()\nprint(flush=True)\ntime.sleep(60)"
+    code = "import sys, time\ndata = b'x' * 100_000_000\nopen(sys.argv[1], 'rb').read()\nprint(flush=True)\ntime.sleep(600)"
     process = spawn(group, sys.executable, "-S", "-c", code, str(file))
     assert process.stdout is not None
     process.stdout.readline()

@@ -59,10 +59,10 @@ def test_without_fanotify_there_is_a_guess(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def write_from_another_process(file: Path) -> int:
-    """A process that is no child of ours writes the file and stays until it is killed, a minute at most."""
+    """A process that is no child of ours writes the file and stays until it is killed, ten minutes at most."""
     program = (
         "import os, sys, time\nif os.fork():\n    os._exit(0)\nopen(sys.argv[1], 'w').write('9')\n"
-        "print(os.getpid(), flush=True)\ntime.sleep(60)"
+        "print(os.getpid(), flush=True)\ntime.sleep(600)"
     )
     child = subprocess.Popen([sys.executable, "-S", "-c", program, str(file)], stdout=subprocess.PIPE, text=True)
     child.wait()
