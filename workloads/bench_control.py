@@ -45,6 +45,7 @@ from parties.settings import (
 from workloads.bench_feed import WINDOWS_PER_INTERVAL, Feed
 from workloads.bench_knobs import KnobCost, cpu_set_cost, file_costs, group_costs, network_costs
 from workloads.bench_machine import CPUS, FileMachine, holders, in_memory
+from workloads.bench_parts import parts_table
 from workloads.demo.controller import Controller
 from workloads.machine import CONTROLLERS, CpuPlan, block_device, cgroup_mounts, cpu_model, cpu_plan
 from workloads.sandbox import Sandbox, SandboxError, sweep, wait_for
@@ -177,6 +178,7 @@ class Bench:
         self._seed = seed
         self._disk = block_device(Path("/"))
         self._runs = 0
+        self._program: tuple[str, ...] = ()
         self._names = [f"service{number}" for number in range(services)]
         groups = [box.group(name) for name in (*self._names, "job")]
         self._paths = [group.path for group in groups]
@@ -184,8 +186,12 @@ class Bench:
             child = box.spawn(name, ["sleep", "infinity"], group=group)
             wait_for(lambda group=group: group.read("cpu", "cgroup.procs") != "", f"{name} to be in its group", [child])  # type: ignore[misc]
 
-    def run(self, interval_ms: int, ticks: int, *, all_resources: bool) -> Figures:
-        """Have the control process hold so many ticks. Raises SandboxError if it ends before that."""
+    def run(self, interval_ms: int, ticks: int, *, all_resources: bool, parts: Path | None = None) -> Figures:
+        """Have the control process hold so many ticks. Raises SandboxError if it ends before that.
+
+        ``parts`` is a file for the CPU time of each part of each tick.
+        """
+        self._program = ("parties.control",) if parts is None else ("workloads.bench_parts", str(parts))
         with tempfile.TemporaryDirectory(prefix="parties-bench-", dir=in_memory()) as runtime:
             if not all_resources:
                 return self._run(interval_ms, ticks, runtime, None)
@@ -200,7 +206,7 @@ class Bench:
         settings = dataclasses.replace(settings, runtime_directory=runtime)
         if machine is not None:
             settings = with_all_resources(settings, machine)
-        controller = Controller(self._box, settings, machine.wrapper if machine is not None else ())
+        controller = Controller(self._box, settings, machine.wrapper if machine is not None else (), self._program)
         controller.wait_started()
         window_ns = settings.interval_ns // WINDOWS_PER_INTERVAL
         with Feed(
@@ -276,12 +282,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--here-ticks", type=int, default=400, help="with this machine's resources alone (default: %(default)s; 0: none)"
     )
+    parser.add_argument("--parts", type=int, default=0, metavar="TICKS", help="more, with a clock around each part (default: 0)")
     parser.add_argument("--services", type=int, default=6, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of latencies and moves (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     chosen = parser.parse_args(argv)
-    if chosen.ticks < 1 or chosen.services < 1 or min(chosen.usual_ticks, chosen.here_ticks) < 0:
-        parser.error("--ticks and --services must be at least 1, --usual-ticks and --here-ticks at least 0")
+    if chosen.ticks < 1 or chosen.services < 1 or min(chosen.usual_ticks, chosen.here_ticks, chosen.parts) < 0:
+        parser.error("--ticks and --services must be at least 1, --usual-ticks, --here-ticks and --parts at least 0")
     return chosen
 
 
@@ -309,7 +316,8 @@ def _measure(chosen: argparse.Namespace, cpus: CpuPlan) -> dict[str, object]:
         bench = Bench(box, services=chosen.services, seed=chosen.seed)
         costs = bench.knobs()
         runs = [bench.run(interval_ms, ticks, all_resources=everything) for interval_ms, ticks, everything in plan]
-    print(table(runs), knob_table(costs), sep="\n\n")
+        parts = _parts(bench, chosen.parts, box.directory / "parts.json") if chosen.parts else ""
+    print(table(runs), knob_table(costs), *filter(None, (parts,)), sep="\n\n")
     short = [name for name, reached in runs[0].goals().items() if not reached]
     print(f"\ngoals not reached: {', '.join(short)}" if short else "\ngoals reached")
     return {
@@ -323,6 +331,12 @@ def _measure(chosen: argparse.Namespace, cpus: CpuPlan) -> dict[str, object]:
         "runs": [run.as_json() for run in runs],
         "knobs": [cost.as_json() for cost in costs],
     }
+
+
+def _parts(bench: Bench, ticks: int, file: Path) -> str:
+    """Where the time of a tick goes, from a run of its own, as the clocks add to it."""
+    bench.run(FAST_INTERVAL_MS, ticks, all_resources=True, parts=file)
+    return parts_table(json.loads(file.read_text(encoding="ascii")))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

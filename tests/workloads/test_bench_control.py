@@ -14,10 +14,12 @@ import pytest
 
 from monitors.histogram_message import parse_window
 from parties.knob import KnobError, KnobRef
+from parties.loop import Loop
 from workloads import bench_control
 from workloads.bench_control import EXIT_MISTAKE, EXIT_OK, Figures, knob_table, table
 from workloads.bench_feed import PHASE_INTERVALS, Level, Script, histogram, message
 from workloads.bench_knobs import KnobCost, _measured
+from workloads.bench_parts import PARTS, clock, parts_table
 from workloads.machine import CONTROLLERS, cgroup_mounts, cpu_plan
 
 TARGET_NS = 10_000_000
@@ -167,6 +169,27 @@ def test_a_run_of_nothing_is_refused(argument: str, capsys: pytest.CaptureFixtur
     assert "at least" in capsys.readouterr().err
 
 
+def test_every_part_of_a_tick_has_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a part gives and raises is what it gave and raised, and each time counts once; without the first few."""
+    times: dict[str, list[int]] = {}
+    for kind, method in PARTS.values():
+        monkeypatch.setattr(kind, method, lambda part, what: [part, what])
+    monkeypatch.setattr(Loop, "_tick", lambda _part, _what: int("none"))
+    clock(times)
+    for kind, method in PARTS.values():
+        if kind is Loop and method == "_tick":
+            with pytest.raises(ValueError, match="none"):
+                getattr(kind, method)(None, 1)
+        else:
+            assert getattr(kind, method)("part", 1) == ["part", 1]
+    assert {name: len(ns) for name, ns in times.items()} == dict.fromkeys(PARTS, 1)
+    table_of = parts_table({"drift": [9_000_000] * 20 + [1_000_000] * 99 + [3_000_000], "front": [5_000_000]})
+    assert [line.split() for line in table_of.splitlines()[1:]] == [
+        ["drift", "1.00", "1.00", "100"],
+        ["front", "5.00", "5.00", "1"],
+    ]
+
+
 @pytest.mark.kernel
 def test_a_short_run_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """The real control process for some seconds: every figure is there, moves were made, and the groups are gone."""
@@ -183,11 +206,16 @@ def test_a_short_run_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
         "0",
         "--here-ticks",
         "20",
+        "--parts",
+        "30",
         "--services",
         "2",
     ]
     ended = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == EXIT_OK, ended.stderr
+    counted = {line.split("  ")[0]: line.split()[-1] for line in ended.stdout.split("part of a tick")[1].splitlines()[1:11]}
+    assert set(counted) == set(PARTS)
+    assert int(counted["whole tick"]) >= 10, "a clock was around every tick"
     result = json.loads(file.read_text())
     assert [len(run["resources"].split(", ")) >= 6 for run in result["runs"]] == [True, False]
     for run in result["runs"]:

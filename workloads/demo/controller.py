@@ -23,9 +23,14 @@ Message = dict[str, Any]
 
 
 class Controller:
-    """A running control process. ``ticks`` and ``events`` grow as ``poll`` is called. ``wrapper`` begins its command."""
+    """A running control process. ``ticks`` and ``events`` grow as ``poll`` is called. ``wrapper`` begins its command.
 
-    def __init__(self, box: Sandbox, settings: ControlSettings, wrapper: Sequence[str] = ()) -> None:
+    ``program`` is the module to run, with what comes before the control process's own arguments.
+    """
+
+    def __init__(
+        self, box: Sandbox, settings: ControlSettings, wrapper: Sequence[str] = (), program: Sequence[str] = ("parties.control",)
+    ) -> None:
         self.ticks: list[Message] = []
         self.events: list[Message] = []
         self.report: Message | None = None
@@ -39,7 +44,7 @@ class Controller:
         self._front.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         read_end, write_end = os.pipe()
         with theirs, os.fdopen(read_end, "rb") as reader:
-            command = [sys.executable, "-m", "parties.control", "--settings-fd", str(read_end), "--front-fd", str(theirs.fileno())]
+            command = [sys.executable, "-m", *program, "--settings-fd", str(read_end), "--front-fd", str(theirs.fileno())]
             self.child = box.spawn("parties", [*wrapper, *command], pass_fds=(reader.fileno(), theirs.fileno()))
         box.declare_daemon(self.child)
         with os.fdopen(write_end, "w") as writer:  # a few KiB: less than a pipe holds
