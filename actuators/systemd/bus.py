@@ -77,8 +77,12 @@ class SystemdBus:
         return value
 
     def reload(self) -> None:
-        """Have unit files read anew, as ``systemctl daemon-reload`` does."""
+        """Have unit files read anew, as ``systemctl daemon-reload`` does; what they say is in force when this returns.
+
+        systemd answers before it has written the control groups, and takes no other call until it has.
+        """
         self._call(_MANAGER, f"{_NAME}.Manager", "Reload", None, (), _RELOAD_LIMIT_S)
+        self._call(_MANAGER, _PROPERTIES, "Get", "ss", (f"{_NAME}.Manager", "Version"), _RELOAD_LIMIT_S)
 
     def close(self) -> None:
         """Give up the connection."""

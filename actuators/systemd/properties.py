@@ -10,6 +10,7 @@ from pathlib import Path
 from actuators.cgroup.group import DEFAULT_PERIOD_US, CpuBandwidth
 from actuators.cgroup.v2_files import ControllerFile
 from actuators.cgroup.v2_knobs import ListKnob
+from actuators.systemd.beside import BesideKnob
 from actuators.systemd.bus import Property, SystemdBus
 from parties.knob import KnobError
 from parties.units import parse_cpu_list
@@ -34,21 +35,28 @@ class PropertyFile(ControllerFile):
     """A controller's file that is read as it is and written through properties of its unit.
 
     systemd enables the controller for a property that needs it, so that the file may not be there before the first write, nor after
-    the last. Raises KnobError: ENOENT if the unit does not run, and nothing was set then.
+    the last. ``beside`` is what it writes as well, and is not to change. Raises KnobError: ENOENT if the unit does not run, and
+    nothing was set then.
     """
 
-    def __init__(self, directory: Path, name: str, unit: str, bus: SystemdBus, translate: Translate) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 (whose file it is, and what becomes of it)
+        self, directory: Path, name: str, unit: str, bus: SystemdBus, translate: Translate, beside: BesideKnob | None = None
+    ) -> None:
         super().__init__(directory, name)
         self._unit = unit
         self._bus = bus
         self._translate = translate
+        self._beside = beside
 
     def write(self, text: str, cause: str = "") -> None:
         """Set the properties; they are in force, and in a drop-in, when this returns."""
         if not self.path.parent.is_dir():
             raise self.refused(OSError(errno.ENOENT, os.strerror(errno.ENOENT)), text, f"{self._unit} does not run")
+        before = None if self._beside is None else self._beside.read()
         try:
             self._bus.set_properties(self._unit, self._translate(text))
+            if self._beside is not None:
+                self._beside.restore(before)
         except KnobError as error:
             number = error.errno or errno.EIO
             words = "; ".join(part for part in (error.strerror, cause) if part)

@@ -298,7 +298,7 @@ def test_a_reload_that_fails_is_still_due(rig: Rig) -> None:
     assert "refused by the test" in failed.detail
     rig.systemd.refuse = {}
     assert rig.restore().complete
-    assert rig.systemd.calls[-1][0] == "Reload"
+    assert [method for method, _ in rig.systemd.calls[-2:]] == ["Reload", "Get"]
 
 
 def test_memory_drop_ins_stay_while_the_limits_are_not_back(rig: Rig) -> None:
@@ -311,6 +311,38 @@ def test_memory_drop_ins_stay_while_the_limits_are_not_back(rig: Rig) -> None:
     assert refused.value.errno == errno.EBUSY
     assert (rig.root / "run/systemd/system.control/web.service.d/50-MemoryMax.conf").exists()
     assert rig.restore().complete
+
+
+def test_what_an_engine_has_set_behind_systemds_back_stays(rig: Rig) -> None:
+    """No swap, as Docker writes it without a word to systemd: in force beside our limit, and after the reload of a restore."""
+    file = rig.systemd.tree / WEB.strip("/") / "memory.swap.max"
+    file.write_text("0\n")
+    before = rig.systemd.snapshot()
+    rig.done((rig.layer.group(WEB).memory_limit, "104857600"))
+    assert rig.text("memory.swap.max") == "0"
+    rig.systemd.reload()
+    assert rig.text("memory.swap.max") == "max"  # whoever reloads does that, with us or without
+    assert rig.restore().complete
+    assert rig.systemd.snapshot() == before
+
+
+def test_a_restore_does_not_look_before_the_reload_is_in_force(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload is answered first, the control groups are written then: one more call makes sure that they are."""
+    (rig.systemd.tree / WEB.strip("/") / "memory.swap.max").write_text("0\n")
+    rig.done((rig.layer.group(WEB).memory_limit, "104857600"))
+    answer, realize, late = rig.systemd._answer, rig.systemd.realize, []
+
+    def realize_later(message: object, method: str, refusal: str) -> object:
+        if method == "Reload":
+            monkeypatch.setattr(rig.systemd, "realize", lambda: late.append(realize))
+        elif late:
+            late.pop()()
+        return answer(message, method, refusal)
+
+    monkeypatch.setattr(rig.systemd, "_answer", realize_later)
+    assert rig.restore().complete
+    assert not late
+    assert rig.text("memory.swap.max") == "0"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 What it does to the files was watched on the real one: controllers come and go with the properties that need them, an emptied CPU
 list is forgotten but not written, drop-ins win by their names at a reload, and a quota in a drop-in is a whole number of percents.
+With a property it writes all files of that controller, as it knows them, and at a reload those of every controller.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ CPUSET, CPU, MEMORY, IO = "cpuset", "cpu", "memory", "io"
 DEFAULTS = {
     CPUSET: {"cpuset.cpus": "", "cpuset.cpus.effective": "0-3", "cpuset.mems": "", "cpuset.mems.effective": "0"},
     CPU: {"cpu.max": "max 100000", "cpu.weight": "100", "cpu.idle": "0"},
-    MEMORY: {"memory.high": "max", "memory.max": "max", "memory.current": "0", "memory.events": "", "memory.stat": ""},
+    MEMORY: dict.fromkeys(("memory.high", "memory.max", "memory.swap.max"), "max")
+    | {"memory.current": "0", "memory.events": "", "memory.stat": ""},
     IO: {"io.max": ""},
 }
 CONTROLLER = {
@@ -117,7 +119,9 @@ class FakeSystemd:
 
     # What it does to the kernel
 
-    def realize(self) -> None:
+    def realize(self, changed: str = "", properties: tuple[str, ...] = ()) -> None:
+        """Everything anew, or what these properties of one unit are about."""
+        concerned = {CONTROLLER[name] for name in properties}
         wanted = {CONTROLLER[name] for context in self.context.values() for name, value in context.items() if _set(value)}
         for unit, path in self.units.items():
             place = self.tree / path.strip("/")
@@ -132,7 +136,7 @@ class FakeSystemd:
                 else:
                     for name in files:
                         (place / name).unlink(missing_ok=True)
-            self._write_values(place, self.context[unit], own)
+            self._write_values(place, self.context[unit], own if not changed else own & concerned if unit == changed else set())
 
     @staticmethod
     def _write_values(place: Path, context: Mapping[str, Any], own: set[str]) -> None:
@@ -213,6 +217,8 @@ class FakeSystemd:
             return new_method_return(message)
         if method == "LoadUnit":
             return new_method_return(message, "o", (f"/org/freedesktop/systemd1/unit/{re.sub('[^a-z]', '_', unit)}",))
+        if method == "Get" and body[1] == "Version":
+            return new_method_return(message, "v", (("s", "252"),))
         if method == "Get":
             (name,) = [
                 name for name in self.units if str(message.header.fields[HeaderFields.path]).endswith(re.sub("[^a-z]", "_", name))
@@ -239,7 +245,7 @@ class FakeSystemd:
             else:
                 context[name] = value
             self._write_drop_in(unit, name)
-        self.realize()
+        self.realize(unit, tuple(name for name, _ in properties))
         return new_method_return(message)
 
 
@@ -253,7 +259,8 @@ def _lists(context: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _limits(context: Mapping[str, Any]) -> dict[str, str]:
-    values = {name: context.get(prop, UNSET) for prop, name in (("MemoryHigh", "memory.high"), ("MemoryMax", "memory.max"))}
+    files = {"MemoryHigh": "memory.high", "MemoryMax": "memory.max", "MemorySwapMax": "memory.swap.max"}
+    values = {name: context.get(prop, UNSET) for prop, name in files.items()}
     return {name: "max" if value == UNSET else str(value) for name, value in values.items()}
 
 

@@ -78,10 +78,11 @@ def test_the_summary_is_one_line() -> None:
 
 @pytest.fixture
 def systemd(systemd: FakeSystemd) -> FakeSystemd:
-    """Three units, one of which has limits of its own, and one of which is nobody's."""
+    """Three units, one of which has limits of its own, some that systemd does not know of, and one of which is nobody's."""
     systemd.start("web.service", WEB)
     systemd.start("other.service", OTHER)
-    systemd.start("job.service", JOB, CPUQuotaPerSecUSec=500_000, MemoryMax=700_000_000)
+    job = systemd.start("job.service", JOB, CPUQuotaPerSecUSec=500_000, MemoryMax=700_000_000)
+    (job / "memory.swap.max").write_text("0\n")
     return systemd
 
 
