@@ -98,7 +98,11 @@ class InForceText:
             "cpus": placement.cpus,
             "way_masks": [(domain, holder, mask) for (domain, holder), mask in placement.way_masks.items()],
         }
-        self._knobs = {ref: self._knob(ref, wanted) for ref, wanted in in_force.wanted.items()}
+        kept = self._knobs
+        self._knobs = {
+            ref: one if (one := kept.get(ref)) is not None and one[0] is wanted else (wanted, _knob_text(ref, wanted))
+            for ref, wanted in in_force.wanted.items()
+        }
         wanted = ",".join([text for _wanted, text in self._knobs.values()])
         left = {
             "yielded": _listed(in_force.yielded),
@@ -107,11 +111,9 @@ class InForceText:
         }
         return f'{to_text(body)[:-1]},"wanted":[{wanted}],{to_text(left)[1:]}'.encode()
 
-    def _knob(self, ref: KnobRef, wanted: Wanted) -> tuple[Wanted, str]:
-        kept = self._knobs.get(ref)
-        if kept is not None and (kept[0] is wanted or kept[0] == wanted):
-            return kept
-        return wanted, to_text([ref.kind, *ref.address, wanted.holder, wanted.value])
+
+def _knob_text(ref: KnobRef, wanted: Wanted) -> str:
+    return to_text([ref.kind, *ref.address, wanted.holder, wanted.value])
 
 
 def encode(in_force: InForce) -> bytes:
