@@ -56,6 +56,23 @@ def test_rates_are_per_interval_and_the_first_call_gives_memory_only(layer: Grou
     assert monitor.sample(2 * HALF_S) == {"a": Usage(cpu_millicores=0, memory_bytes=40_000, disk_bytes_per_s=0)}
 
 
+def test_the_frequency_is_of_the_cpus_that_a_group_has_now(layer: GroupLayerV1, use: SetUse, tmp_path: Path) -> None:
+    """Of others as soon as it has others, and of none once it is gone."""
+    layer = GroupLayerV1(Hierarchies({**layer.hierarchies.v1, "cpuset": tmp_path / "cpuset"}))
+    use("/a", pids="7")
+    file = tmp_path / "cpuset/a/cpuset.cpus"
+    file.parent.mkdir(parents=True)
+    monitor = GroupUsageMonitor(layer, {"a": ("/a",)}, frequency=lambda cpus: sum(cpus) * 100 or None)
+    for tick, (cpus, hz) in enumerate([("1-2", 300), ("1-2", 300), ("4", 400), ("", None)]):
+        file.write_text(f"{cpus}\n")
+        assert monitor.sample(tick)["a"].frequency_hz == hz
+    file.write_text("4\n")
+    assert monitor.sample(9)["a"].frequency_hz == 400
+    monitor.close()
+    file.unlink()
+    assert monitor.sample(10)["a"].frequency_hz is None
+
+
 def test_cache_and_memory_bandwidth_are_joined(layer: GroupLayerV1, use: SetUse) -> None:
     """From the reader that is given, for those that it knows; nothing is made up for the others."""
     use("/a")
