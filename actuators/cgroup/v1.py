@@ -22,7 +22,7 @@ from parties.knob import Knob
 
 _PROCESS_ORDER = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.MEMORY, Controller.DISK, Controller.FREEZER)
 _KNOBS = ("cpus", "mems", "cpu_bandwidth", "cpu_class", "memory_limit", "freezer")
-_OPENED = (*_KNOBS, "_cpu_usage", "_memory_usage", "_memory_stat", "_disk_usage")
+_OPENED = (*_KNOBS, "_cpu_usage", "_memory_usage", "_memory_stat", "_disk_usage", "_processes")
 
 
 class GroupLayerV1:

@@ -167,6 +167,7 @@ class ControlGroupV2:
             self.__dict__.pop(name, None)
         self._throttles.clear()
         self._counters.clear()
+        self._processes = ProcessList(str(self._place))
 
     def _counter(self, name: str, place: Path | None = None) -> ControllerFile:
         key = name if place is None else f"{place}/{name}"

@@ -401,6 +401,19 @@ def test_a_list_of_processes_is_of_the_group_under_the_path(tmp_path: Path) -> N
         listed.read()
 
 
+def test_a_closed_group_keeps_nothing_open(layer: GroupLayerV1, make_group: Callable[[str], None]) -> None:
+    """Neither files nor directories; what is asked after that opens them again."""
+    make_group("/a")
+    group = layer.group("/a")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        assert group.pids() == ()
+        assert group.memory_limit.read() is None
+        assert len(list(Path("/proc/self/fd").iterdir())) > before
+        group.close()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @pytest.mark.parametrize(
     ("text", "begin", "rest"),
     [
