@@ -1,8 +1,8 @@
-"""What systemd writes besides a property that is set: the other files of the same controller, as it knows them.
+"""What systemd writes besides a property that is set: the files of every controller of the unit, as it knows them.
 
 It does not know all. Engines set some limits of their containers behind its back, in the kernel's file alone: Docker and containerd
-(runc) no swap, Kubernetes memory.oom.group. Setting another property of the same controller would do away with them, as does any
-reload. So they are put back right after the property, and journalled before it, for the reload that ends a restore.
+(runc) no swap, Kubernetes memory.oom.group. Setting any property would do away with them, as does any reload. So they are put back
+right after the property, and journalled before the first, for the reload that ends a restore.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from pathlib import Path
 
 from actuators.cgroup.v2_files import ControllerFile
 from parties.knob import KnobRef
-from parties.model import Resource
 
-DEFAULTS: Mapping[Resource, Mapping[str, str]] = {
-    Resource.MEMORY: {
-        "memory.min": "0",
-        "memory.low": "0",
-        "memory.swap.max": "max",
-        "memory.zswap.max": "max",
-        "memory.oom.group": "0",
-    },
+_DEFAULTS: Mapping[str, str] = {
+    "memory.min": "0",
+    "memory.low": "0",
+    "memory.swap.max": "max",
+    "memory.zswap.max": "max",
+    "memory.oom.group": "0",
 }
-"""The files by resource, and what the kernel has where nobody has set any."""
+"""The files, and what the kernel has where nobody has set any."""
 
 
 class BesideKnob:
@@ -33,11 +30,11 @@ class BesideKnob:
     Nobody wants a value of it, and every method raises KnobError.
     """
 
-    KIND = "systemd.beside"  # and the resource, as an exit policy is a resource's: "systemd.beside.memory"
+    KIND = "systemd.beside"
 
-    def __init__(self, resource: Resource, directory: Path) -> None:
-        self._files = [(name, default, ControllerFile(directory, name)) for name, default in DEFAULTS[resource].items()]
-        self.ref = KnobRef(f"{self.KIND}.{resource}", (str(directory),))
+    def __init__(self, directory: Path) -> None:
+        self._files = [(name, default, ControllerFile(directory, name)) for name, default in _DEFAULTS.items()]
+        self.ref = KnobRef(self.KIND, (str(directory),))
 
     def read(self) -> str | None:
         """What differs from the kernel's defaults; None if nothing does."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from actuators.cgroup.group import IDLE_CLASS
 from actuators.cgroup.v2_knobs import LEAST_WEIGHT, CpuBandwidthKnob, CpuClassKnob, DiskThrottleKnob, ListKnob
 from actuators.cgroup.v2_memory import MemoryKnob
-from actuators.systemd.beside import DEFAULTS, BesideKnob
+from actuators.systemd.beside import BesideKnob
 from actuators.systemd.bus import SystemdBus
 from actuators.systemd.drop_ins import DropInKnob, ReloadKnob
 from actuators.systemd.properties import (
@@ -49,8 +49,8 @@ class Unit:
 
     def journalled_first(self, resource: Resource | None) -> Sequence[Knob]:
         """What setting a property of this resource changes besides."""
-        beside = (BesideKnob(resource, self.directory),) if resource is not None and resource in DEFAULTS else ()
-        return (ReloadKnob(self.bus, self.root), DropInKnob(resource, self.name, self.directory, self.root), *beside)
+        drop_ins = DropInKnob(resource, self.name, self.directory, self.root)
+        return (ReloadKnob(self.bus, self.root), drop_ins, BesideKnob(self.directory))
 
 
 class UnitListKnob(ListKnob):
@@ -122,14 +122,13 @@ class UnitMemoryKnob(MemoryKnob):
 
     def __init__(self, unit: Unit) -> None:
         super().__init__(unit.directory)
-        beside = BesideKnob(Resource.MEMORY, unit.directory)
-        self._high = PropertyFile(unit.directory, "memory.high", unit.name, unit.bus, memory("MemoryHigh"), beside)
-        self._max = PropertyFile(unit.directory, "memory.max", unit.name, unit.bus, memory("MemoryMax"), beside)
+        self._high = PropertyFile(unit.directory, "memory.high", unit.name, unit.bus, memory("MemoryHigh"))
+        self._max = PropertyFile(unit.directory, "memory.max", unit.name, unit.bus, memory("MemoryMax"))
         self._unit = unit
         self.ref = unit.ref(self.KIND)
 
     def journalled_first(self) -> Sequence[Knob]:
-        """The unit's drop-ins, and what systemd writes with these limits."""
+        """The unit's drop-ins."""
         return self._unit.journalled_first(Resource.MEMORY)
 
 
@@ -186,16 +185,12 @@ def knob_kinds(bus: SystemdBus, root: Path = Path("/")) -> KnobKinds:
             for resource in (Resource.CORES, Resource.MEMORY, Resource.DISK)
         },
         f"{DropInKnob.KIND}.rest": KnobKind(partial(_drop_in, None), slow=True),
-        **{f"{BesideKnob.KIND}.{resource}": KnobKind(partial(_beside, resource), resource) for resource in DEFAULTS},
+        BesideKnob.KIND: KnobKind(lambda address: BesideKnob(Path(address[0]))),
     }
 
 
 def _drop_in(resource: Resource | None, address: tuple[str, ...]) -> Knob:
     return DropInKnob(resource, address[0], Path(address[1]), Path(address[2]))
-
-
-def _beside(resource: Resource, address: tuple[str, ...]) -> Knob:
-    return BesideKnob(resource, Path(address[0]))
 
 
 def _unset(_: Knob) -> str | None:

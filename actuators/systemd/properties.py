@@ -35,28 +35,24 @@ class PropertyFile(ControllerFile):
     """A controller's file that is read as it is and written through properties of its unit.
 
     systemd enables the controller for a property that needs it, so that the file may not be there before the first write, nor after
-    the last. ``beside`` is what it writes as well, and is not to change. Raises KnobError: ENOENT if the unit does not run, and
-    nothing was set then.
+    the last. What it writes besides stays as it is. Raises KnobError: ENOENT if the unit does not run, and nothing was set then.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (whose file it is, and what becomes of it)
-        self, directory: Path, name: str, unit: str, bus: SystemdBus, translate: Translate, beside: BesideKnob | None = None
-    ) -> None:
+    def __init__(self, directory: Path, name: str, unit: str, bus: SystemdBus, translate: Translate) -> None:
         super().__init__(directory, name)
         self._unit = unit
         self._bus = bus
         self._translate = translate
-        self._beside = beside
+        self._beside = BesideKnob(directory)
 
     def write(self, text: str, cause: str = "") -> None:
         """Set the properties; they are in force, and in a drop-in, when this returns."""
         if not self.path.parent.is_dir():
             raise self.refused(OSError(errno.ENOENT, os.strerror(errno.ENOENT)), text, f"{self._unit} does not run")
-        before = None if self._beside is None else self._beside.read()
+        before = self._beside.read()
         try:
             self._bus.set_properties(self._unit, self._translate(text))
-            if self._beside is not None:
-                self._beside.restore(before)
+            self._beside.restore(before)
         except KnobError as error:
             number = error.errno or errno.EIO
             words = "; ".join(part for part in (error.strerror, cause) if part)

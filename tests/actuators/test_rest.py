@@ -423,7 +423,7 @@ def test_units_are_confined_through_systemd_and_come_back_without_a_trace(tmp_pa
         knob.write("0")
         assert (place / "cpuset.cpus").read_text().strip() == "0"
         drop_ins = write.knob.journalled_first()  # type: ignore[attr-defined]
-        assert [one.ref.kind for one in drop_ins] == ["systemd.reload", "systemd.drop-in.rest"]
+        assert [one.ref.kind for one in drop_ins] == ["systemd.reload", "systemd.drop-in.rest", "systemd.beside"]
         knob.restore(old)
         for one in reversed(drop_ins):
             one.restore(None)

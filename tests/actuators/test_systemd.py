@@ -166,7 +166,7 @@ def test_the_drop_ins_are_journalled_before_the_property(rig: Rig) -> None:
     """The reload first, then the drop-ins, then the property: restore goes the other way."""
     rig.done((rig.layer.group(WEB).cpus, "1-2"))
     kinds = [ref.kind for ref in read_journal(rig.root / "state" / JOURNAL_NAME).entries]
-    assert kinds == ["systemd.reload", "systemd.drop-in.cores", "systemd.list"]
+    assert kinds == ["systemd.reload", "systemd.drop-in.cores", "systemd.beside", "systemd.list"]
 
 
 def test_what_systemd_forgets_without_writing_is_emptied(rig: Rig) -> None:
@@ -318,7 +318,7 @@ def test_what_an_engine_has_set_behind_systemds_back_stays(rig: Rig) -> None:
     file = rig.systemd.tree / WEB.strip("/") / "memory.swap.max"
     file.write_text("0\n")
     before = rig.systemd.snapshot()
-    rig.done((rig.layer.group(WEB).memory_limit, "104857600"))
+    rig.done(*every_write(rig))
     assert rig.text("memory.swap.max") == "0"
     rig.systemd.reload()
     assert rig.text("memory.swap.max") == "max"  # whoever reloads does that, with us or without

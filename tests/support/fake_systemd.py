@@ -2,7 +2,7 @@
 
 What it does to the files was watched on the real one: controllers come and go with the properties that need them, an emptied CPU
 list is forgotten but not written, drop-ins win by their names at a reload, and a quota in a drop-in is a whole number of percents.
-With a property it writes all files of that controller, as it knows them, and at a reload those of every controller.
+With a property it writes the files of every controller of that unit, as it knows them, and at a reload those of all units.
 """
 
 from __future__ import annotations
@@ -119,9 +119,8 @@ class FakeSystemd:
 
     # What it does to the kernel
 
-    def realize(self, changed: str = "", properties: tuple[str, ...] = ()) -> None:
-        """Everything anew, or what these properties of one unit are about."""
-        concerned = {CONTROLLER[name] for name in properties}
+    def realize(self, changed: str = "") -> None:
+        """Every unit anew, or one."""
         wanted = {CONTROLLER[name] for context in self.context.values() for name, value in context.items() if _set(value)}
         for unit, path in self.units.items():
             place = self.tree / path.strip("/")
@@ -136,7 +135,7 @@ class FakeSystemd:
                 else:
                     for name in files:
                         (place / name).unlink(missing_ok=True)
-            self._write_values(place, self.context[unit], own if not changed else own & concerned if unit == changed else set())
+            self._write_values(place, self.context[unit], own if changed in ("", unit) else set())
 
     @staticmethod
     def _write_values(place: Path, context: Mapping[str, Any], own: set[str]) -> None:
@@ -245,7 +244,7 @@ class FakeSystemd:
             else:
                 context[name] = value
             self._write_drop_in(unit, name)
-        self.realize(unit, tuple(name for name, _ in properties))
+        self.realize(unit)
         return new_method_return(message)
 
 

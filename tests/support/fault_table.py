@@ -52,7 +52,7 @@ DRIVEN: Mapping[str, str] = {
     "rest.list-v2": "tests/undo/test_fault_points_rest.py::test_groups_v2",
     "rest.members": _ROOT,
     "rest.unit": _UNITS,
-    "systemd.beside.memory": _DROP_INS,
+    "systemd.beside": _DROP_INS,
     "systemd.cpu-bandwidth": _UNITS,
     "systemd.cpu-class": _UNITS,
     "systemd.disk-throttle": _UNITS,
