@@ -41,6 +41,7 @@ _UNIT_FILES = {
         f"{RUNTIME}/histogram.sock 10.9.0.1\n"
     ),
 }
+_SILENT = "[Service]\nExecStart=/bin/sleep infinity\n"
 _NGINX = """\
 daemon off; master_process off; user nobody nogroup; pid /run/web.pid; error_log stderr;
 events { worker_connections 64; }
@@ -50,11 +51,13 @@ http { access_log off; server { listen 10.9.0.1:8080; location / { return 200 "o
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """What the configuration has beyond cores, memory and network."""
+    """What the configuration has beyond cores and memory. ``silent``: services before all others, which report nothing."""
 
     frequency: bool = False
     cache: bool = False
     disk: bool = True
+    network: bool = True
+    silent: tuple[str, ...] = ()
     policy: str = "parties"
     store_target: str = "1us"
 
@@ -65,8 +68,9 @@ def configuration(managed: Managed) -> str:
         f'version = 1\ninterval = "500ms"\npolicy = "{managed.policy}"',
         '[node.cores]\nreserved = "0"\ndivision = "whole"',
         '[node.memory]\ntotal = "600MB"\nstep = "50MB"',
-        '[node.network]\ndevice = "services0"\nrate = "1Gbit/s"\nstep = "50Mbit/s"',
     ]
+    if managed.network:
+        tables.append('[node.network]\ndevice = "services0"\nrate = "1Gbit/s"\nstep = "50Mbit/s"')
     if managed.disk:
         tables.append('[node.disk]\ndevice = "/dev/vdc"\nrate = "200MB/s"')
     if managed.frequency:
@@ -74,6 +78,7 @@ def configuration(managed: Managed) -> str:
     if managed.cache:
         tables.append("[node.cache]")
     tables += [
+        *(_service(name, "10s", port) for port, name in enumerate(managed.silent, start=9000)),
         _service("store", managed.store_target, 11211),
         _service("web", "10s", 8080),
         '[[best_effort]]\nname = "batch"\nunit = "batch.service"',
@@ -90,12 +95,13 @@ def _service(name: str, target: str, port: int) -> str:
 
 def set_up(guest: GuestMachine, managed: Managed) -> None:
     """Start the services, the job and the clients, and write the daemon's configuration."""
-    for name, text in _UNIT_FILES.items():
+    silent = {f"{name}.service": _SILENT for name in managed.silent}
+    for name, text in {**_UNIT_FILES, **silent}.items():
         guest.write(f"/etc/systemd/system/{name}", text + "[Install]\nWantedBy=multi-user.target\n")
     guest.write("/etc/web.conf", _NGINX)
     guest.write(CONFIGURATION, configuration(managed))
     guest.output("systemctl", "daemon-reload")
-    guest.output("systemctl", "enable", "--quiet", "--now", *UNITS, "load.service")
+    guest.output("systemctl", "enable", "--quiet", "--now", *UNITS, *silent, "load.service")
 
 
 def await_start(guest: GuestMachine) -> None:

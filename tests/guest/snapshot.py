@@ -167,6 +167,18 @@ def threads_of(unit: str) -> list[dict[str, str]]:
     return found
 
 
+def pages_of(unit: str) -> dict[str, int]:
+    """How many anonymous pages of a unit's processes lie on each NUMA node."""
+    found: dict[str, int] = {}
+    for pid in _text(CGROUPS / "system.slice" / unit / "cgroup.procs").split():
+        for line in _text(Path(f"/proc/{pid}/numa_maps")).splitlines():
+            words = line.split()
+            if any(word.startswith("anon=") for word in words) and not any(word.startswith("file=") for word in words):
+                for node, _, pages in (word.partition("=") for word in words if word[0] == "N" and "=" in word):
+                    found[node.removeprefix("N")] = found.get(node.removeprefix("N"), 0) + int(pages)
+    return found
+
+
 def class_bytes(device: str) -> dict[str, int]:
     """How many bytes each HTB class of a device has sent."""
     found, name = {}, ""
