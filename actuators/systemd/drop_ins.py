@@ -80,6 +80,8 @@ class DropInKnob:
         wanted, found = _files(value), dict(self._content())
         if wanted == found:
             return
+        if any(path.startswith(TRANSIENT) for path in wanted.keys() - found.keys()) and not self._directory.is_dir():
+            raise KnobError(errno.ENOENT, f"drop-ins of {self._unit}: it has ended, and systemd removed them with it")
         try:
             (self._root / _DUE).touch()
             for path in found.keys() - wanted.keys():

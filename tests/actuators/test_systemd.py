@@ -230,6 +230,23 @@ def test_a_container_that_ended_takes_its_drop_ins_with_it(root: Path, systemd: 
     assert systemd.snapshot() == before
 
 
+def test_what_an_engine_told_systemd_does_not_come_back_for_a_container_that_ended(root: Path, systemd: FakeSystemd) -> None:
+    """The drop-ins of a scope go with it: restore counts them as gone, and does not write them for nobody."""
+    place = root / "run/systemd/transient/web.service.d"
+    systemd.start("web.service", WEB, transient=True)
+    place.mkdir(parents=True)
+    (place / "50-AllowedCPUs.conf").write_text("[Scope]\nAllowedCPUs=0,1,2\n")
+    systemd.reload()
+    rig = Rig(root, systemd)
+    rig.done((rig.layer.group(WEB).cpus, "1"))
+    systemd.stop("web.service")
+    (place / "50-AllowedCPUs.conf").unlink()
+    place.rmdir()
+    report = rig.restore()
+    assert report.complete, report
+    assert not place.exists()
+
+
 def test_every_refusal_is_rolled_back_and_undone(root: Path) -> None:
     """Each call to systemd fails once, by turns with each error: the plan is rolled back, and restore leaves nothing behind."""
     for call in itertools.count():
