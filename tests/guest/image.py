@@ -26,6 +26,7 @@ KERNEL_PREFIX = "linux-image-6.1."
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "python3", "iproute2", "linux-cpupower", "intel-cmt-cat"),
     *("libcgroup2", "memcached", "nginx-light"),
+    *("busybox-static", "containerd", "crun", "docker.io", "lxc", "podman"),
 )
 ROOT_MIB = 1536
 TOOLS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "busybox", "cpio", "gzip", "mke2fs", "dpkg-deb")
@@ -54,6 +55,9 @@ MASKED = (
     ),
     *("systemd-journal-flush.service", "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "dev-hugepages.mount"),
     *("dev-mqueue.mount", "sys-kernel-config.mount", "sys-kernel-tracing.mount", "sys-fs-fuse-connections.mount"),
+    *("containerd.service", "docker.service", "docker.socket", "lxc.service", "lxc-monitord.service", "lxc-net.service"),
+    *("podman.service", "podman.socket", "podman-auto-update.service", "podman-auto-update.timer", "podman-restart.service"),
+    *("cni-dhcp.service", "cni-dhcp.socket"),
     *(f"modprobe@{module}.service" for module in ("configfs", "dm_mod", "drm", "efi_pstore", "fuse", "loop")),
 )
 """What a start does not need here; each unit costs up to a second under software emulation."""
