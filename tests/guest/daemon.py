@@ -11,7 +11,7 @@ from typing import Any
 
 from .machine import GuestMachine
 from .project_disk import REPOSITORY
-from .scene import CONFIGURATION, RUNTIME, STATE
+from .scene import CONFIGURATION, RUNTIME, STATE, Managed, set_up
 
 PACKAGE = "/opt/project/packages/parties.deb"
 UNIT_FILE = REPOSITORY / "configs/systemd/parties.service"
@@ -129,6 +129,18 @@ class Daemon:
     def leftovers(self) -> str:
         """What of a daemon that put everything back is still there: nothing but records, else what."""
         return self._guest.shell(f"ls -d {STATE}/journal* {RUNTIME}/in-force.json {RUNTIME}/resume 2>/dev/null || true").strip()
+
+
+class ManagedScene:
+    """The machine with the scene set up and the daemon in place, and what every value was before its first start."""
+
+    def __init__(self, guest: GuestMachine, managed: Managed) -> None:
+        self.guest = guest
+        self.managed = managed
+        set_up(guest, managed)
+        self.daemon = Daemon(guest)
+        self.daemon.install()
+        self.before = guest.call("snapshot", "values")
 
 
 def built_package() -> Path | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from .daemon import AWAITED_S, DROP_IN, START_LIMIT_S, Daemon
+from .daemon import AWAITED_S, DROP_IN, START_LIMIT_S, Daemon, ManagedScene
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .resctrl_trick import why_not
-from .scene import CONFIGURATION, PREPARE, Managed, configuration, set_up
+from .scene import CONFIGURATION, PREPARE, Managed, configuration
 from .snapshot import differences
 
 pytestmark = pytest.mark.guest
@@ -26,16 +26,8 @@ STORE_MEMORY = f"{GROUPS}/store.service/memory.max"
 STORE_CLASS, WEB_CLASS = "7061:10", "7061:11"
 
 
-class Story:
-    """The machine with the scene set up and the daemon in place, and what every value was before its first start."""
-
-    def __init__(self, guest: GuestMachine, managed: Managed) -> None:
-        self.guest = guest
-        self.managed = managed
-        set_up(guest, managed)
-        self.daemon = Daemon(guest)
-        self.daemon.install()
-        self.before = guest.call("snapshot", "values")
+class Story(ManagedScene):
+    """The steps of one machine's life under the daemon."""
 
     def running(self) -> Daemon:
         """The daemon, started unless it is."""

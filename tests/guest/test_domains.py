@@ -15,11 +15,11 @@ import pytest
 
 from parties.units import parse_cpu_list
 
-from .daemon import AWAITED_S, START_LIMIT_S, Daemon
+from .daemon import AWAITED_S, START_LIMIT_S, ManagedScene
 from .image import GuestImage
 from .machine import GuestMachine, GuestOptions
 from .resctrl_trick import why_not
-from .scene import CONFIGURATION, PREPARE, Managed, configuration, set_up
+from .scene import CONFIGURATION, PREPARE, Managed, configuration
 from .snapshot import differences
 
 pytestmark = pytest.mark.guest
@@ -40,16 +40,8 @@ BOTH = frozenset(SOCKETS)
 WATCHED = "/run/watched"
 
 
-class Story:
-    """The scene on two sockets, where every target is met with ease, and what every value was before the daemon's first start."""
-
-    def __init__(self, guest: GuestMachine, managed: Managed) -> None:
-        self.guest = guest
-        self.managed = managed
-        set_up(guest, managed)
-        self.daemon = Daemon(guest)
-        self.daemon.install()
-        self.before = guest.call("snapshot", "values")
+class Story(ManagedScene):
+    """The scene on two sockets, where every target is met with ease."""
 
     def configure(self, *silent: str, store_target: str = "10s") -> None:
         """Write the configuration with these silent services."""
